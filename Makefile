@@ -1,0 +1,43 @@
+# Every target does its own set-up. `make run` and `make test` are all that a newcomer needs.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help run test setup check format bench learn clean
+
+help: ## Show this
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+run: setup ## Train a robot to push a cube, and show the result (about a minute)
+	$(BIN)/plaudit train push_cube
+
+test: setup ## Run the tests
+	$(BIN)/pytest -n 2
+
+setup: $(READY) ## Only the set-up: .venv, pinned packages, OpenGL libraries
+	@sh scripts/opengl.sh
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $(READY)
+
+check: setup ## Lint, format, types, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup ## Rewrite the code in the house format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup ## Measure speed against the limit and the peers (about ten minutes)
+	$(BIN)/plaudit bench
+
+learn: setup ## The long learning runs, three seeds each, with a table at the end
+	$(BIN)/python benchmarks/learn.py
+
+clean: ## Remove the .venv and caches
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
