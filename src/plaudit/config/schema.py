@@ -1,0 +1,143 @@
+"""The config tree as frozen dataclasses: every key, its type, its default, and one line on what it does.
+
+Nothing here imports torch or a simulator, so that a wrong key is found in a moment.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+REQUIRED: Any = "???"
+"""Default of a key that the user must give (Hydra's and OmegaConf's spelling)."""
+
+
+def require(ok: bool, key: str, why: str) -> None:
+    """Raises the `ValueError("key: why")` that `convert.fill` turns into a message with file and dotted key."""
+    if not ok:
+        raise ValueError(f"{key}: {why}")
+
+
+@dataclass(frozen=True)
+class RuntimeConfig:
+    """How a run is carried out, whatever it trains."""
+
+    exp_name: str = "plaudit"  # Experiment name; the run's folder is <output_dir>/<exp_name>_<timestamp>.
+    output_dir: str = "outputs"  # Where run folders go.
+    seed: int = 0  # Seed of everything random in the run.
+    cuda: bool = True  # Use a GPU where there is one; without one, the CPU is used and a line says so.
+    headless: bool = True  # False opens the simulator's viewer on the first env.
+    iterations: int = 100  # Rollout-and-update rounds.
+    rollout_steps: int = 16  # Steps of every env in one rollout.
+    eval_freq: int = 50_000  # Env steps between evaluations; 0 evaluates only at the end.
+    eval_episodes: int = 256  # Episodes of one evaluation, spread evenly over the evaluation envs.
+    save_freq: int = 50_000  # Env steps between numbered checkpoints; `latest` is written with each of them.
+    keep_checkpoints: int = 5  # Numbered checkpoints kept; older ones are deleted. 0 keeps all.
+    best_metric: str = "auto"  # Evaluation metric that picks `best`; auto is the task's headline success, else return.
+    stop_at: float | None = None  # Stop early once an evaluation's best_metric reaches this.
+    video_episodes: int = 4  # Episodes filmed after the last evaluation; 0 for none.
+    threads: int = 0  # CPU threads for simulation and rendering; 0 takes every core.
+    use_wandb: bool = False  # Also log to Weights & Biases.
+    wandb_project_name: str = "plaudit"  # Weights & Biases project.
+
+    def __post_init__(self) -> None:
+        for key in ("exp_name", "output_dir", "best_metric"):
+            require(bool(getattr(self, key)), key, "must not be empty")
+        for key in ("iterations", "rollout_steps", "eval_episodes", "save_freq"):
+            require(getattr(self, key) >= 1, key, "must be at least 1")
+        for key in ("seed", "eval_freq", "keep_checkpoints", "video_episodes", "threads"):
+            require(getattr(self, key) >= 0, key, "must not be negative")
+
+
+@dataclass(frozen=True)
+class EnvConfig:
+    """Which env, and how it is set up. `train` and `eval` are laid over `cfg` for that use only."""
+
+    id: str = REQUIRED  # Registered id such as PushCube, or gym:<Gymnasium id>.
+    cfg: dict[str, Any] = field(default_factory=dict)  # The env's own keys; `plaudit envs NAME` lists them.
+    train: dict[str, Any] = field(default_factory=dict)  # Keys of `cfg` that differ for training.
+    eval: dict[str, Any] = field(default_factory=dict)  # Keys of `cfg` that differ for evaluation.
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """One network of a policy."""
+
+    type: Literal["mlp", "cnn"] = "mlp"  # mlp for vectors; cnn adds an image encoder before the mlp.
+    hidden_sizes: tuple[int, ...] = (256, 256)  # Width of each hidden layer.
+    activation: Literal["relu", "tanh", "elu", "silu", "gelu"] = "tanh"  # Between layers.
+
+    def __post_init__(self) -> None:
+        require(all(size >= 1 for size in self.hidden_sizes), "hidden_sizes", "every width must be at least 1")
+
+
+@dataclass(frozen=True)
+class PolicyConfig:
+    """The policy: its class, its own keys, and its networks."""
+
+    name: str = "actor_critic"  # Registered policy.
+    cfg: dict[str, Any] = field(default_factory=dict)  # The policy's own keys.
+    actor: NetworkConfig | None = None  # Required by actor_critic.
+    critic: NetworkConfig | None = None  # Required by actor_critic.
+
+
+@dataclass(frozen=True)
+class AlgorithmConfig:
+    """The learning algorithm and its own keys."""
+
+    name: str = "ppo"  # Registered algorithm.
+    cfg: dict[str, Any] = field(default_factory=dict)  # The algorithm's own keys, PPOConfig for ppo.
+
+
+@dataclass(frozen=True)
+class ActorCriticConfig:
+    """`policy.cfg` of `actor_critic`."""
+
+    squash: bool = False  # tanh-squashed Gaussian instead of a plain one (whose samples the env clips).
+    init_log_std: float = -0.5  # Logarithm of the first standard deviation, in units of the action range's half.
+    normalize_obs: bool = True  # Keep running mean and variance of vector observations, saved with the model.
+
+    def __post_init__(self) -> None:
+        require(math.isfinite(self.init_log_std), "init_log_std", "must be finite")
+
+
+@dataclass(frozen=True)
+class PPOConfig:
+    """`algorithm.cfg` of `ppo` (Schulman et al., 2017)."""
+
+    learning_rate: float = 3e-4  # Adam's step size at the start.
+    lr_schedule: Literal["constant", "linear", "cosine"] = "constant"  # How it goes to zero over the run.
+    n_epochs: int = 4  # Passes over each rollout.
+    batch_size: int = 256  # Samples in a minibatch.
+    gamma: float = 0.99  # Discount.
+    gae_lambda: float = 0.95  # Trace decay of generalised advantage estimation.
+    clip_coef: float = 0.2  # Range of the probability ratio.
+    clip_value: float | None = None  # Range of the value's change in one update; null does not clip.
+    ent_coef: float = 0.0  # Weight of the entropy bonus.
+    vf_coef: float = 0.5  # Weight of the value loss.
+    max_grad_norm: float = 0.5  # Gradients longer than this are shortened to it.
+    normalize_advantage: bool = True  # Zero mean and unit variance in each minibatch.
+    target_kl: float | None = None  # Stop an update's epochs beyond this divergence; null never does.
+
+    def __post_init__(self) -> None:
+        require(0 < self.learning_rate < math.inf, "learning_rate", "must be greater than 0 and finite")
+        for key in ("n_epochs", "batch_size"):
+            require(getattr(self, key) >= 1, key, "must be at least 1")
+        for key in ("gamma", "gae_lambda"):
+            require(0 <= getattr(self, key) <= 1, key, "must be between 0 and 1")
+        for key in ("clip_coef", "clip_value", "max_grad_norm", "target_kl"):
+            value = getattr(self, key)
+            require(value is None or value > 0, key, "must be greater than 0")
+        for key in ("ent_coef", "vf_coef"):
+            require(getattr(self, key) >= 0, key, "must not be negative")
+
+
+@dataclass(frozen=True)
+class Config:
+    """A whole experiment."""
+
+    env: EnvConfig = field(default_factory=EnvConfig)
+    runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)

@@ -1,0 +1,189 @@
+"""The command line, in process, with stand-in stages."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import plaudit
+from plaudit.cli import HELP, main
+from plaudit.errors import CheckpointError
+
+
+class Calls(ModuleType):
+    """A `plaudit.stages` that notes how it was called."""
+
+    def __init__(self) -> None:
+        super().__init__("plaudit.stages")
+        self.calls: list[tuple[Any, ...]] = []
+
+    def load(self, recipe: str | None, overrides: list[str], config_file: Path | None) -> str:
+        self.calls.append(("load", recipe, overrides, config_file))
+        return "config"
+
+    def train(self, config: Any, *, resume: Path | None, quiet: bool) -> dict[str, Any]:
+        self.calls.append(("train", config, resume, quiet))
+        print("for people")
+        return {"run": Path("outputs/x"), "success": float("nan"), "steps": 3}
+
+    def resume(self, run: Path, overrides: list[str], quiet: bool) -> dict[str, Any]:
+        self.calls.append(("resume", run, overrides, quiet))
+        return {}
+
+    def evaluate(
+        self, run: Path, overrides: list[str], episodes: int | None, video: bool, quiet: bool
+    ) -> dict[str, Any]:
+        self.calls.append(("evaluate", run, overrides, episodes, video, quiet))
+        return {}
+
+    def envs(self) -> list[dict[str, Any]]:
+        return [{"id": "PushCube", "description": "Push."}, {"id": "A", "description": "Longer."}]
+
+    def env_keys(self, name: str) -> list[dict[str, Any]]:
+        return [{"key": "num_envs", "type": "int", "default": 1, "doc": "How many."}]
+
+    def bench(self, names: list[str], quick: bool) -> dict[str, Any]:
+        self.calls.append(("bench", names, quick))
+        return {}
+
+
+@pytest.fixture
+def stages(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    calls = Calls()
+    monkeypatch.setitem(sys.modules, "plaudit.stages", calls)
+    return calls
+
+
+def test_help_fits_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0 and main(["--help"]) == 0
+    assert capsys.readouterr().out == HELP * 2
+    assert len(HELP.splitlines()) <= 24 and max(map(len, HELP.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("command", ["train", "eval", "envs", "recipes", "bench"])
+def test_every_command_has_help_and_json(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "--json" in out and "--verbose" in out and len(out.splitlines()) <= 24
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"plaudit {plaudit.__version__}\n"
+
+
+def test_train_json_goes_last_on_stdout_and_the_rest_to_stderr(
+    stages: Calls, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "push_cube", "--json", "runtime.seed=2", "--quiet"]) == 0
+    assert stages.calls == [("load", "push_cube", ["runtime.seed=2"], None), ("train", "config", None, True)]
+    captured = capsys.readouterr()
+    assert json.loads(captured.out) == {"run": "outputs/x", "success": None, "steps": 3}
+    assert captured.err == "for people\n"
+
+
+def test_train_with_a_file_and_overrides_only(stages: Calls) -> None:
+    assert main(["train", "runtime.seed=2", "--config", "a.json", "~env.cfg"]) == 0
+    assert stages.calls[0] == ("load", None, ["runtime.seed=2", "~env.cfg"], Path("a.json"))
+
+
+def test_resume(stages: Calls, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--resume", "outputs/x", "runtime.iterations=9"]) == 0
+    assert stages.calls == [("resume", Path("outputs/x"), ["runtime.iterations=9"], False)]
+    assert main(["train", "push_cube", "--resume", "outputs/x"]) == 2
+    assert "--resume" in capsys.readouterr().err
+
+
+def test_eval_and_bench(stages: Calls, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", "outputs/x", "--episodes", "8", "env.cfg.num_envs=4", "--video"]) == 0
+    assert main(["bench", "env", "--quick"]) == 0
+    assert stages.calls == [
+        ("evaluate", Path("outputs/x"), ["env.cfg.num_envs=4"], 8, True, False),
+        ("bench", ["env"], True),
+    ]
+    assert main(["eval", "outputs/x", "--episodes", "0"]) == 2
+    assert main(["eval"]) == 2
+    assert "RUN" in capsys.readouterr().err
+
+
+def test_envs_as_a_table_and_as_json(stages: Calls, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["envs"]) == 0
+    assert capsys.readouterr().out == "PushCube  Push.\nA         Longer.\n"
+    assert main(["--json", "envs", "PushCube"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["keys"][0]["key"] == "num_envs"
+    assert captured.err == "num_envs  int  1  How many.\n"
+
+
+def test_recipes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recipes"]) == 0
+    assert "push_cube " in capsys.readouterr().out
+    assert main(["recipes", "push_cube", "runtime.seed=4", "--json"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["config"]["runtime"]["seed"] == 4
+    assert "seed: 4" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["trian"], "unknown command 'trian'. Did you mean 'train'?"),
+        (["--jsn"], "unknown option '--jsn'"),
+        (["train", "--resum", "x"], "Did you mean '--resume'?"),
+        (["recipes", "pendulm"], "Did you mean 'pendulum'?"),
+        (["eval", "x", "--episodes", "many"], "--episodes"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_code_2(
+    words: list[str], message: str, stages: Calls, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    error = capsys.readouterr().err.strip()
+    assert error.startswith("plaudit: error: ") and message in error and "\n" not in error
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "text"),
+    [(CheckpointError("no checkpoint"), 1, "no checkpoint"), (KeyboardInterrupt(), 130, "interrupted")],
+)
+def test_exit_codes(
+    raised: BaseException, code: int, text: str, stages: Calls, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise raised
+
+    stages.bench = fail  # type: ignore[assignment, method-assign]
+    assert main(["bench", "--json"]) == code
+    captured = capsys.readouterr()
+    assert json.loads(captured.out) == {"error": text, "exit_code": code}
+    assert captured.err == f"plaudit: error: {text}\n"
+
+
+def test_a_bug_keeps_its_traceback_and_still_ends_in_json(stages: Calls, capsys: pytest.CaptureFixture[str]) -> None:
+    stages.bench = None  # type: ignore[assignment, method-assign]
+    with pytest.raises(TypeError):
+        main(["bench", "--json"])
+    assert json.loads(capsys.readouterr().out)["exit_code"] == 1
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, plaudit, plaudit.cli; plaudit.cli.main(['--help']); "
+        "heavy = {'torch', 'numpy', 'mujoco', 'gymnasium', 'hydra', 'omegaconf', 'yaml', 'rich'}; "
+        "sys.exit(', '.join(sorted(heavy & set(sys.modules))) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_public_names_are_there() -> None:
+    for name in plaudit.__all__:
+        assert getattr(plaudit, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nope'"):
+        _ = plaudit.nope
