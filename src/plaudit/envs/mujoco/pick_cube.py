@@ -1,0 +1,97 @@
+"""PickCube: grasp the cube and hold it at a goal in the air."""
+
+from __future__ import annotations
+
+import mujoco
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from plaudit.envs.base import Headline
+from plaudit.envs.mujoco import scene
+from plaudit.envs.mujoco.config import PickCubeConfig
+from plaudit.envs.mujoco.cube import HALF, THING, axes, closeness, length, spread, yaw_quaternion
+from plaudit.envs.mujoco.task import HAND_START, Array, ArmTask, Ids
+
+STATIC_SPEED = 0.2
+"""The robot counts as static when no joint turns faster than this, in rad/s (ManiSkill's value)."""
+
+
+class PickCube(ArmTask):
+    """Success as ManiSkill's PickCube-v1 defines it: cube at the goal, robot static."""
+
+    cfg: PickCubeConfig
+    headline: Headline = "success_at_end"
+
+    def build_model(self) -> mujoco.MjModel:
+        goal = '<geom class="visual" type="sphere" size=".018" rgba=".1 .75 .25 1"/>'
+        return scene.build("pick_cube", THING, goal)
+
+    def place(self, ids: Ids, u: Array) -> None:
+        qpos = self.sim.qpos
+        qpos[ids, 9] = spread(u[:, 0], -0.1, 0.1)
+        qpos[ids, 10] = spread(u[:, 1], -0.1, 0.1)
+        qpos[ids, 11] = HALF
+        qpos[ids, 12:16] = yaw_quaternion(spread(u[:, 2], -np.pi, np.pi))
+        self.sim.scenery[ids, 0] = spread(u[:, 3], -0.1, 0.1)
+        self.sim.scenery[ids, 1] = spread(u[:, 4], -0.1, 0.1)
+        self.sim.scenery[ids, 2] = HALF + spread(u[:, 5], 0.05, 0.3)
+        hand = HAND_START + np.concatenate([spread(u[:, 6:8], -0.02, 0.02), np.zeros((len(ids), 1))], axis=1)
+        self.place_robot(ids, hand, 0.04)
+
+    def grasped(self) -> NDArray[np.bool_]:
+        """Whether the cube is between the pads and stops them from closing, (num_envs,)."""
+        offset = np.einsum("nij,ni->nj", self.hand, self.thing - self.tcp)
+        between = (np.abs(offset) < np.array([0.02, 0.012, 0.025])).all(1)
+        finger = 0.5 * (self.sim.qpos[:, 7] + self.sim.qpos[:, 8])
+        squeezed = (finger < 1.5 * HALF) & (self.sim.ctrl[:, 7] < finger - 0.004)
+        return between & squeezed
+
+    def task_state(self) -> Array:
+        goal = self.sim.scenery[:, :3]
+        return np.concatenate(
+            [
+                5 * self.thing,
+                axes(self.sim.qpos[:, 12:16]),
+                self.grasped()[:, None],
+                5 * goal,
+                5 * (self.thing - self.tcp),
+                5 * (goal - self.thing),
+            ],
+            axis=1,
+        )
+
+    def judge(self) -> tuple[dict[str, Array], NDArray[np.bool_], dict[str, Array]]:
+        reach_distance = length(self.thing - self.tcp)
+        goal_distance = length(self.sim.scenery[:, :3] - self.thing)
+        grasped = self.grasped()
+        placed = goal_distance < self.cfg.success_threshold
+        speed = np.abs(self.sim.qvel[:, :7]).max(1)
+        success = placed & (speed < STATIC_SPEED)
+        terms = {
+            "reach": 0.2 * closeness(reach_distance),
+            "grasp": 0.2 * grasped,
+            "place": 0.3 * closeness(goal_distance) * grasped,
+            "static": 0.1 * closeness(speed) * placed,
+            "success": 0.2 * success,
+        }
+        metrics = {
+            "goal_distance": goal_distance,
+            "reach_distance": reach_distance,
+            "grasped": grasped.astype(np.float64),
+        }
+        return terms, success, metrics
+
+    def expert_action(self) -> torch.Tensor:
+        grasped = self.grasped()
+        offset = self.thing - self.tcp
+        over = length(offset[:, :2]) < 0.01
+        at_cube = length(offset) < 0.012
+        above = self.thing + np.array([0, 0, 0.07])
+        waypoint = np.where(over[:, None], self.thing, above)
+        waypoint = np.where((at_cube & ~grasped)[:, None], self.tcp, waypoint)
+        carry = self.sim.scenery[:, :3] - offset
+        waypoint = np.where(grasped[:, None], carry, waypoint)
+        move = np.clip((waypoint - self.target) / self.scale, -1, 1)
+        grip = np.where(grasped | at_cube, -1.0, 1.0)
+        return self._out(np.concatenate([move, grip[:, None]], axis=1))

@@ -1,0 +1,104 @@
+"""PushCube: push the cube into a goal disc on the table."""
+
+from __future__ import annotations
+
+import mujoco
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from plaudit.envs.mujoco import scene
+from plaudit.envs.mujoco.config import PushCubeConfig
+from plaudit.envs.mujoco.cube import HALF, THING, axes, closeness, length, spread, yaw_quaternion
+from plaudit.envs.mujoco.task import HAND_START, Array, ArmTask, Ids
+
+GOAL_DISTANCE = 0.2
+GOAL_HEADING = np.pi / 6
+BEHIND = 0.045
+"""Where the gripper pushes from: this far behind the cube's centre, seen from the goal."""
+
+
+class PushCube(ArmTask):
+    """The goal lies 20 cm from the cube, up to 30 degrees to either side of straight ahead."""
+
+    cfg: PushCubeConfig
+
+    def build_model(self) -> mujoco.MjModel:
+        rings = zip((1.0, 0.8, 0.6, 0.4, 0.2), (".1 .35 .75 1", ".95 .95 .95 1") * 3, strict=False)
+        goal = "".join(
+            f'<geom class="visual" type="cylinder" size="{self.cfg.success_threshold * part} .0005" '
+            f'pos="0 0 {0.0005 * (i + 1)}" rgba="{colour}"/>'
+            for i, (part, colour) in enumerate(rings)
+        )
+        return scene.build("push_cube", THING, goal)
+
+    def place(self, ids: Ids, u: Array) -> None:
+        qpos = self.sim.qpos
+        qpos[ids, 9] = spread(u[:, 0], -0.12, 0.04)
+        qpos[ids, 10] = spread(u[:, 1], -0.1, 0.1)
+        qpos[ids, 11] = HALF
+        qpos[ids, 12:16] = yaw_quaternion(spread(u[:, 2], -np.pi, np.pi))
+        heading = spread(u[:, 3], -GOAL_HEADING, GOAL_HEADING)
+        self.sim.scenery[ids, 0] = qpos[ids, 9] + GOAL_DISTANCE * np.cos(heading)
+        self.sim.scenery[ids, 1] = qpos[ids, 10] + GOAL_DISTANCE * np.sin(heading)
+        hand = HAND_START + np.array([-0.1, 0, 0]) + spread(u[:, 4:7], -0.02, 0.02)
+        self.place_robot(ids, hand, 0.0)
+
+    def _to_goal(self) -> tuple[Array, Array]:
+        """Unit vectors from cube to goal on the table (n, 2), and distances (n,)."""
+        vector = self.sim.scenery[:, :2] - self.thing[:, :2]
+        distance = length(vector)
+        return vector / np.maximum(distance, 1e-6)[:, None], distance
+
+    def _push_point(self, direction: Array) -> Array:
+        point = self.thing.copy()
+        point[:, :2] -= BEHIND * direction
+        return point
+
+    def task_state(self) -> Array:
+        goal = self.sim.scenery[:, :3]
+        direction, _ = self._to_goal()
+        return np.concatenate(
+            [
+                5 * self.thing,
+                axes(self.sim.qpos[:, 12:16]),
+                self.sim.qvel[:, 9:12],
+                5 * goal[:, :2],
+                5 * (self.thing - self.tcp),
+                5 * (self._push_point(direction) - self.tcp),
+                5 * (goal - self.thing)[:, :2],
+            ],
+            axis=1,
+        )
+
+    def judge(self) -> tuple[dict[str, Array], NDArray[np.bool_], dict[str, Array]]:
+        direction, distance = self._to_goal()
+        reach_distance = length(self._push_point(direction) - self.tcp)
+        flat = self.thing[:, 2] < HALF + 0.005
+        success = (distance < self.cfg.success_threshold) & flat
+        # Inside the goal the reach term is full, so that the robot need not chase the cube it has delivered.
+        terms = {
+            "reach": 0.2 * np.where(success, 1.0, closeness(reach_distance)),
+            "push": 0.5 * closeness(distance),
+            "success": 0.3 * success,
+        }
+        return terms, success, {"goal_distance": distance, "reach_distance": reach_distance}
+
+    def expert_action(self) -> torch.Tensor:
+        direction, distance = self._to_goal()
+        side = np.stack([-direction[:, 1], direction[:, 0]], axis=1)
+        offset = (self.tcp - self.thing)[:, :2]
+        along, across = (offset * direction).sum(1), (offset * side).sum(1)
+        start = self._push_point(direction) - np.concatenate([0.02 * direction, np.zeros_like(distance)[:, None]], 1)
+        over_start = length(self.tcp[:, :2] - start[:, :2]) < 0.015
+        behind = (along < -HALF) & (np.abs(across) < 0.015) & (self.tcp[:, 2] < 0.05)
+        clear = self.tcp[:, 2] > 0.09
+        waypoint = np.where((over_start | clear)[:, None], start, self.tcp)
+        waypoint[:, 2] = np.where(over_start, 0.025, 0.12)
+        push = self.tcp.copy()
+        push[:, :2] += 0.03 * direction - across[:, None] * side
+        push[:, 2] = 0.025
+        waypoint = np.where(behind[:, None], push, waypoint)
+        waypoint = np.where((distance < 0.5 * self.cfg.success_threshold)[:, None], self.tcp, waypoint)
+        move = np.clip((waypoint - self.target) / self.scale, -1, 1)
+        return self._out(np.concatenate([move, -np.ones((self.num_envs, 1))], axis=1))

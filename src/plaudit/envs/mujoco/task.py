@@ -1,0 +1,256 @@
+"""What the embedded tasks share: control of the arm, observations, episodes, frames and saved states."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import gymnasium as gym
+import mujoco
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from plaudit.compute import simulation_threads
+from plaudit.envs.base import FrameMode, Frames, Obs, Outcome, TaskEnv
+from plaudit.envs.mujoco import panda
+from plaudit.envs.mujoco.config import ArmTaskConfig
+from plaudit.envs.mujoco.random import episode_uniforms
+from plaudit.envs.mujoco.render import BatchRenderer
+from plaudit.envs.mujoco.scene import CONTROL_HZ, SUBSTEPS
+from plaudit.envs.mujoco.sim import BatchSim
+
+Array = NDArray[np.float64]
+Ids = NDArray[np.int64]
+
+WORKSPACE = np.array([[-0.3, -0.3, 0.012], [0.2, 0.3, 0.4]])
+"""Box that the gripper's target stays in, in metres."""
+
+HAND_START = np.array([-0.1, 0.0, 0.17])
+GRIPPER_REST = 0.03
+"""Where action 0 holds each finger, in metres: wider than the cube, so that a policy that does nothing yet can reach
+around it. -1 closes, and 1/3 or more opens fully."""
+
+MAX_LEAD = 2.0
+"""How far the target may run ahead of the gripper, in actions."""
+
+
+class ArmTask(TaskEnv):
+    """One robot, one object, one goal: the base of PushCube, PickCube and PegInsertion.
+
+    Arrays are numpy float64 inside, as the simulator wants them, and torch float32 at the edge.
+
+    Args:
+        cfg: The task's config.
+        device: Where tensors are handed out.
+        threads: Threads that simulate and render; 0 takes every core.
+    """
+
+    cfg: ArmTaskConfig
+    can_save_state = True
+    fps = CONTROL_HZ
+    has_gripper_action = True
+    randoms = 8
+    """Random numbers that one episode draws."""
+
+    def __init__(self, cfg: ArmTaskConfig, device: torch.device | str = "cpu", threads: int = 0) -> None:
+        super().__init__(cfg, device)
+        self.num_envs = cfg.num_envs
+        self.max_episode_steps = cfg.episode_length
+        self.cameras = cfg.cameras
+        self.frame_mode = cfg.frames
+        self._threads = simulation_threads(threads)
+        self.sim = BatchSim(self.build_model(), cfg.num_envs, SUBSTEPS, min(self._threads, cfg.num_envs))
+        self._renderers: dict[tuple[int, int, bool], BatchRenderer] = {}
+        self._viewer: Any = None
+        self.scale = cfg.action_scale or (0.03 if cfg.control == "ee" else 0.1)
+        self.seed = 0
+        self.episode = np.zeros(cfg.num_envs, np.int64)
+        self.target = np.zeros((cfg.num_envs, 3))
+        self.tcp = np.zeros((cfg.num_envs, 3))
+        self.hand = np.zeros((cfg.num_envs, 3, 3))
+        self.action_space = gym.spaces.Box(-1.0, 1.0, (self.arm_actions + self.has_gripper_action,), np.float32)
+        self.observation_space = self._observation_space()
+
+    # What a task defines.
+
+    @abstractmethod
+    def build_model(self) -> mujoco.MjModel:
+        """The compiled scene."""
+
+    @abstractmethod
+    def place(self, ids: Ids, u: Array) -> None:
+        """Puts robot, object and goal of the envs `ids` where the random numbers u, (n, randoms) in [0, 1), say."""
+
+    @abstractmethod
+    def task_state(self) -> Array:
+        """What the state observation holds beyond proprioception, (num_envs, k)."""
+
+    @abstractmethod
+    def judge(self) -> tuple[dict[str, Array], NDArray[np.bool_], dict[str, Array]]:
+        """Terms of the dense reward (num_envs,), success (num_envs,), and metrics (num_envs,)."""
+
+    @abstractmethod
+    def expert_action(self) -> torch.Tensor:
+        """What the scripted expert would do now, float32 (num_envs, action_dim). Knows the true state; for `ee`."""
+
+    # The episode.
+
+    @property
+    def arm_actions(self) -> int:
+        """Action dimensions that move the arm."""
+        return 3 if self.cfg.control == "ee" else 7
+
+    def start(self, ids: torch.Tensor, seed: int | None = None) -> None:
+        which = ids.cpu().numpy()
+        if seed is not None:
+            self.seed = seed
+            self.episode[:] = -1
+        self.episode[which] += 1
+        self.sim.state[which] = 0.0
+        self.place(which, episode_uniforms(self.seed, which, self.episode[which], self.randoms))
+        self._look()
+        self.target[which] = self.tcp[which]
+
+    def place_robot(self, ids: Ids, tcp: Array, finger: float) -> None:
+        """Sets the arm so that its gripper is at tcp (n, 3) with each finger opened by `finger` metres."""
+        self.sim.qpos[ids, :7] = panda.inverse(tcp)
+        self.sim.qpos[ids, 7:9] = finger
+        self.sim.ctrl[ids] = self.sim.qpos[ids, :9]
+
+    def advance(self, action: torch.Tensor) -> Outcome:
+        self.sim.step(self._actuator_targets(action.detach().cpu().double().clamp(-1, 1).numpy()))
+        self._look()
+        terms, success, metrics = self.judge()
+        rewards = {name: self._out(value) for name, value in terms.items()}
+        reward = torch.stack(list(rewards.values())).sum(0)
+        if self.cfg.reward_mode == "sparse":
+            reward = self._out(success)
+        ended = success if self.cfg.terminate_on_success else np.zeros_like(success)
+        if self._viewer is not None:
+            self._viewer.show(self.sim.qpos[0], self.sim.scenery[0])
+        return Outcome(
+            reward=reward,
+            terminated=torch.from_numpy(ended.copy()).to(self.device),
+            success=torch.from_numpy(success.copy()).to(self.device),
+            rewards=rewards,
+            metrics={name: self._out(value) for name, value in metrics.items()},
+        )
+
+    def _look(self) -> None:
+        """Where the gripper is now: forward kinematics of the present joint angles."""
+        self.tcp, self.hand = panda.forward(self.sim.qpos[:, :7])
+
+    def _actuator_targets(self, action: Array) -> Array:
+        """Joint and finger targets (num_envs, 9) for actions (num_envs, action_dim) in [-1, 1]."""
+        arm = action[:, : self.arm_actions] * self.scale
+        if self.cfg.control == "ee":
+            lead = np.clip(self.target + arm - self.tcp, -MAX_LEAD * self.scale, MAX_LEAD * self.scale)
+            self.target = np.clip(self.tcp + lead, *WORKSPACE)
+            joints = panda.inverse(self.target)
+        else:
+            joints = np.clip(self.sim.ctrl[:, :7] + arm, panda.LOWER, panda.UPPER)
+        targets = self.sim.ctrl.copy()
+        change = joints - targets[:, :7]
+        # The real arm's speed limits: the whole motion is slowed, so that its direction stays.
+        slow = np.maximum(1.0, np.abs(change / (panda.MAX_SPEED / CONTROL_HZ)).max(1, keepdims=True))
+        targets[:, :7] += change / slow
+        if self.has_gripper_action:
+            targets[:, 7:9] = np.clip(GRIPPER_REST * (1 + action[:, -1:]), 0, panda.FINGER_OPEN)
+        return targets
+
+    # What it shows.
+
+    @property
+    def thing(self) -> Array:
+        """Position of the object's centre, (num_envs, 3)."""
+        return self.sim.qpos[:, 9:12]
+
+    def proprioception(self) -> Array:
+        """What the robot itself knows, (num_envs, k): joints, speeds, gap, gripper position, and the servo's lead."""
+        sim = self.sim
+        lead = self.target - self.tcp if self.cfg.control == "ee" else sim.ctrl[:, :7] - sim.qpos[:, :7]
+        gap = sim.qpos[:, 7:8] + sim.qpos[:, 8:9]
+        return np.concatenate([sim.qpos[:, :7], 0.3 * sim.qvel[:, :7], 20 * gap, 5 * self.tcp, 10 * lead], axis=1)
+
+    def observe(self, ids: torch.Tensor | None = None) -> Obs:
+        state = self.proprioception()
+        if self.cfg.obs_mode == "state":
+            state = np.concatenate([state, self.task_state()], axis=1)
+        if ids is not None:
+            state = state[ids.cpu().numpy()]
+        obs = {"state": self._out(state)}
+        return obs if self.cfg.obs_mode == "state" else {**obs, **self.render(ids)}
+
+    def render(self, ids: torch.Tensor | None = None) -> Frames:
+        return self.draw(self.cameras, self.cfg.camera_size, ids)
+
+    def portrait(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.draw(("show",), (240, 320), ids, fine=True)["show"]
+
+    def draw(
+        self, cameras: tuple[str, ...], size: tuple[int, int], ids: torch.Tensor | None = None, fine: bool = False
+    ) -> Frames:
+        """Frames from any camera at any (height, width) of the present state; `fine` ones are for people."""
+        key = (size[0], size[1], fine)
+        if key not in self._renderers:
+            self._renderers[key] = BatchRenderer(self.sim.model, *size, self._threads, fine)
+        which = slice(None) if ids is None else ids.cpu().numpy()
+        frames = self._renderers[key].render(self.sim.qpos[which], self.sim.scenery[which], cameras)
+        return {name: torch.from_numpy(pixels).to(self.device) for name, pixels in frames.items()}
+
+    def _observation_space(self) -> gym.spaces.Dict:
+        width = self.proprioception().shape[1]
+        spaces: dict[str, gym.Space[Any]] = {}
+        if self.cfg.obs_mode == "state":
+            width += self.task_state().shape[1]
+        else:
+            shape = (*self.cfg.camera_size, 3)
+            spaces = {camera: gym.spaces.Box(0, 255, shape, np.uint8) for camera in self.cameras}
+        return gym.spaces.Dict({"state": gym.spaces.Box(-np.inf, np.inf, (width,), np.float32), **spaces})
+
+    def _out(self, array: NDArray[Any]) -> torch.Tensor:
+        return torch.from_numpy(array.astype(np.float32)).to(self.device)
+
+    def request_frames(self, mode: FrameMode) -> None:
+        self.frame_mode = mode
+
+    # Saved states, the viewer, the end.
+
+    def state_dict(self) -> dict[str, Any]:
+        arrays = {name: torch.from_numpy(value.copy()) for name, value in self._saved().items()}
+        return {**arrays, "clock": self.clock.clone(), "seed": self.seed}
+
+    def load_state_dict(self, state: dict[str, Any]) -> Obs:
+        for name, value in self._saved().items():
+            value[:] = state[name].numpy()
+        self.clock = state["clock"].clone()
+        self.seed = state["seed"]
+        self._look()
+        return self.observe()
+
+    def _saved(self) -> dict[str, NDArray[Any]]:
+        """The arrays that make up the env's state."""
+        sim = self.sim
+        return {
+            "physics": sim.state,
+            "ctrl": sim.ctrl,
+            "scenery": sim.scenery,
+            "target": self.target,
+            "episode": self.episode,
+        }
+
+    def open_viewer(self) -> None:
+        """Opens MuJoCo's viewer on the first env."""
+        from plaudit.envs.mujoco.viewer import Viewer
+
+        self._viewer = Viewer(self.sim.model)
+
+    def close(self) -> None:
+        self.sim.close()
+        for renderer in self._renderers.values():
+            renderer.close()
+        self._renderers.clear()
+        if self._viewer is not None:
+            self._viewer.close()
+            self._viewer = None

@@ -1,0 +1,172 @@
+"""Tiny envs with known answers, so that "does it learn" is a test of seconds (after SB3's identity_env).
+
+Each tests one ability on top of the one before: a constant value, a value that depends on the observation,
+discounting, an action, an action that depends on the observation, and bootstrapping at a truncation.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from plaudit.envs.base import Obs, Outcome, TaskEnv
+from plaudit.envs.config import ProbeConfig
+
+
+def uniform(seed: int, ids: torch.Tensor, episodes: torch.Tensor) -> torch.Tensor:
+    """Random float32 (n,) in [0, 1) that depends on nothing but the seed, the env and its episode number.
+
+    A hash instead of a generator: env i's episodes are then the same whatever the number of envs. The mixing function
+    is SplitMix64's (Steele, Lea & Flood, 2014).
+    """
+    with np.errstate(over="ignore"):
+        x = np.uint64(seed % 2**64) * np.uint64(0x9E3779B97F4A7C15)
+        for part in (ids, episodes):
+            x = _mix(x + part.numpy().astype(np.uint64))
+    return torch.from_numpy(((x >> np.uint64(40)) / 2.0**24).astype(np.float32))
+
+
+def _mix(x: Any) -> Any:
+    """SplitMix64's finaliser on uint64 arrays."""
+    x = x + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+class Probe(TaskEnv):
+    """What the probe envs share: one number observed, one number as action, episodes from a hash, saved state."""
+
+    cfg: ProbeConfig
+    can_save_state = True
+
+    def __init__(self, cfg: ProbeConfig, device: torch.device | str = "cpu") -> None:
+        super().__init__(cfg, device)
+        self.num_envs = cfg.num_envs
+        self.observation_space = gym.spaces.Dict({"state": gym.spaces.Box(-1.0, 1.0, (1,), np.float32)})
+        self.action_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
+        self.seed = 0
+        self.episodes = torch.zeros(self.num_envs, dtype=torch.int64)
+        self.value = torch.zeros(self.num_envs)
+
+    def start(self, ids: torch.Tensor, seed: int | None = None) -> None:
+        ids = ids.cpu()
+        if seed is not None:
+            self.seed = seed
+            self.episodes[ids] = 0
+        self.value[ids] = self.first(uniform(self.seed, ids, self.episodes[ids]))
+        self.episodes[ids] += 1
+
+    def observe(self, ids: torch.Tensor | None = None) -> Obs:
+        value = self.value if ids is None else self.value[ids.cpu()]
+        return {"state": value.unsqueeze(-1).to(self.device, copy=True)}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "seed": self.seed,
+            "episodes": self.episodes.clone(),
+            "value": self.value.clone(),
+            "clock": self.clock.clone(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> Obs:
+        self.seed = int(state["seed"])
+        self.episodes = state["episodes"].clone()
+        self.value = state["value"].clone()
+        self.clock = state["clock"].clone()
+        return self.observe()
+
+    def outcome(self, reward: torch.Tensor, ends: bool | torch.Tensor, success: torch.Tensor | None = None) -> Outcome:
+        """An `Outcome` on the env's device; `ends` may be one bool for all."""
+        terminated = torch.as_tensor(ends).expand(self.num_envs).clone()
+        return Outcome(
+            reward=reward.to(self.device),
+            terminated=terminated.to(self.device),
+            success=None if success is None else success.to(self.device),
+        )
+
+    def first(self, random: torch.Tensor) -> torch.Tensor:
+        """First observations, float32 (n,), from random float32 (n,) in [0, 1); 0 unless a probe says otherwise."""
+        return torch.zeros_like(random)
+
+    @abstractmethod
+    def true_value(self, state: torch.Tensor, gamma: float) -> torch.Tensor:
+        """Value of the best policy, float32 (n,), for observations float32 (n, 1)."""
+
+
+class ConstantValue(Probe):
+    """Observation 0, one step, reward 1: can the critic learn a number at all?"""
+
+    def advance(self, action: torch.Tensor) -> Outcome:
+        return self.outcome(torch.ones(self.num_envs), True)
+
+    def true_value(self, state: torch.Tensor, gamma: float) -> torch.Tensor:
+        return torch.ones(len(state))
+
+
+class ObsValue(Probe):
+    """Observation ±1, one step, reward equal to it: does the critic look at the observation?"""
+
+    def first(self, random: torch.Tensor) -> torch.Tensor:
+        return torch.where(random < 0.5, -1.0, 1.0)
+
+    def advance(self, action: torch.Tensor) -> Outcome:
+        return self.outcome(self.value.clone(), True)
+
+    def true_value(self, state: torch.Tensor, gamma: float) -> torch.Tensor:
+        return state.squeeze(-1).clone()
+
+
+class Discount(Probe):
+    """Observation 0, then 1; reward 1 at the end: is the future discounted, V(0) = gamma?"""
+
+    def advance(self, action: torch.Tensor) -> Outcome:
+        ends = self.value == 1.0
+        self.value = torch.ones(self.num_envs)
+        return self.outcome(ends.float(), ends)
+
+    def true_value(self, state: torch.Tensor, gamma: float) -> torch.Tensor:
+        return torch.where(state.squeeze(-1) == 1.0, 1.0, gamma)
+
+
+class ActionReward(Probe):
+    """Observation 0, one step, reward -(a - 0.5)²: does the actor find the best action?"""
+
+    tolerance = 0.1
+
+    def best_action(self, state: torch.Tensor) -> torch.Tensor:
+        """The action with the highest reward, float32 (n, 1), for observations float32 (n, 1)."""
+        return torch.full_like(state, 0.5)
+
+    def advance(self, action: torch.Tensor) -> Outcome:
+        error = (action.clamp(-1.0, 1.0).cpu() - self.best_action(self.value.unsqueeze(-1))).squeeze(-1)
+        return self.outcome(-(error**2), True, error.abs() < self.tolerance)
+
+    def true_value(self, state: torch.Tensor, gamma: float) -> torch.Tensor:
+        return torch.zeros(len(state))
+
+
+class ObsActionReward(ActionReward):
+    """Observation o in [-1, 1), one step, reward -(a - 0.5·o)²: does the actor look at the observation?"""
+
+    def first(self, random: torch.Tensor) -> torch.Tensor:
+        return random * 2.0 - 1.0
+
+    def best_action(self, state: torch.Tensor) -> torch.Tensor:
+        return state * 0.5
+
+
+class Timeout(Probe):
+    """Observation 0, reward 1 for ever, cut every few steps: V = 1/(1 - gamma) only where truncation bootstraps."""
+
+    max_episode_steps = 5
+
+    def advance(self, action: torch.Tensor) -> Outcome:
+        return self.outcome(torch.ones(self.num_envs), False)
+
+    def true_value(self, state: torch.Tensor, gamma: float) -> torch.Tensor:
+        return torch.full((len(state),), 1.0 / (1.0 - gamma))
