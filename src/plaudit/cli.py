@@ -203,7 +203,7 @@ def _train(args: argparse.Namespace) -> dict[str, Any]:
         return dict(_stages().resume(args.resume, overrides, quiet=args.quiet))
     stages = _stages()
     config = stages.load(recipe, overrides, args.config)
-    return dict(stages.train(config, resume=None, quiet=args.quiet))
+    return dict(stages.train(config, quiet=args.quiet))
 
 
 def _eval_arguments(parser: Parser) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ def load_config(
     *,
     config_file: str | Path | None = None,
     registries: Mapping[str, ConfigType] | None = None,
+    prepare: Callable[[Config], None] | None = None,
 ) -> Config:
     """Composes, overrides, resolves and checks a config, before anything is built or written.
 
@@ -33,6 +34,7 @@ def load_config(
         config_file: A file that is laid over the recipe, or stands alone.
         registries: `config_type` of the registries for `env`, `policy` and `algorithm`. The keys of each part are
             checked where its registry is given.
+        prepare: Called before the parts are checked, to register what the config asks for.
     """
     paths = [find_recipe(recipe)] if recipe is not None else []
     paths += [Path(config_file)] if config_file is not None else []
@@ -40,6 +42,8 @@ def load_config(
         raise ConfigError("no config given: name a recipe (see 'plaudit recipes') or a file with --config.")
     tree, sources = _read(paths, overrides)
     config = fill(Config, tree, "", sources)
+    if prepare is not None:
+        prepare(config)
     parts = check_parts(config, registries or {}, sources)
     check_combinations(config, parts, sources)
     return config

@@ -38,6 +38,7 @@ class RuntimeConfig:
     stop_at: float | None = None  # Stop early once an evaluation's best_metric reaches this.
     video_episodes: int = 4  # Episodes filmed after the last evaluation; 0 for none.
     threads: int = 0  # CPU threads for simulation and rendering; 0 takes every core.
+    imports: tuple[str, ...] = ()  # Python modules to import first: those that register your own envs or algorithms.
     use_wandb: bool = False  # Also log to Weights & Biases.
     wandb_project_name: str = "plaudit"  # Weights & Biases project.
 
