@@ -1,0 +1,59 @@
+"""Reinforcement learning: `Trainer`, algorithms, policies, buffers. Everything is imported when first asked for."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from plaudit.rl.actor_critic import ActorCritic
+    from plaudit.rl.algorithms import ALGORITHMS, BaseAlgorithm, build_algo, register_algo
+    from plaudit.rl.algorithms.ppo import PPO
+    from plaudit.rl.buffer import RolloutBuffer
+    from plaudit.rl.evaluate import EvalResult
+    from plaudit.rl.logging import Listener
+    from plaudit.rl.policy import POLICIES, Policy, build_policy, register_policy
+    from plaudit.rl.run import RunFolder
+    from plaudit.rl.trainer import Trainer
+
+__all__ = [
+    "ALGORITHMS",
+    "POLICIES",
+    "PPO",
+    "ActorCritic",
+    "BaseAlgorithm",
+    "EvalResult",
+    "Listener",
+    "Policy",
+    "RolloutBuffer",
+    "RunFolder",
+    "Trainer",
+    "build_algo",
+    "build_policy",
+    "register_algo",
+    "register_policy",
+]
+
+_HOMES = {
+    "ALGORITHMS": "algorithms",
+    "ActorCritic": "actor_critic",
+    "BaseAlgorithm": "algorithms",
+    "EvalResult": "evaluate",
+    "Listener": "logging",
+    "POLICIES": "policy",
+    "PPO": "algorithms.ppo",
+    "Policy": "policy",
+    "RolloutBuffer": "buffer",
+    "RunFolder": "run",
+    "Trainer": "trainer",
+    "build_algo": "algorithms",
+    "build_policy": "policy",
+    "register_algo": "algorithms",
+    "register_policy": "policy",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'plaudit.rl' has no attribute '{name}'")
+    return getattr(importlib.import_module(f"plaudit.rl.{_HOMES[name]}"), name)

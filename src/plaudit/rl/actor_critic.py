@@ -1,0 +1,217 @@
+"""The Gaussian actor-critic."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import nn
+
+from plaudit.config.schema import ActorCriticConfig, NetworkConfig
+from plaudit.errors import ConfigError
+from plaudit.rl.gaussian import LOG_2PI, gaussian_log_prob
+from plaudit.rl.networks import ImageEncoder, Normalizer, mlp
+from plaudit.rl.obs import PolicyObs
+from plaudit.rl.policy import Policy
+
+ALMOST_ONE = 1.0 - 2.0**-24
+"""The largest float32 below one: squashed actions are kept within it, so that their inverse exists."""
+
+
+class ActorCritic(Policy):
+    """Gaussian with a mean from the actor network and a learned standard deviation, and a value from the critic.
+
+    The Gaussian lives in units in which the action space is [-1, 1]; actions leave in the space's own units. Plain,
+    the env clips them; squashed, they go through tanh. Vector observations are normalised with running statistics
+    and joined. Cameras go through one image encoder that actor and critic share (images are the dear part, and one
+    encoder is half the price of two); a network of type `mlp` does not see them.
+
+    Args:
+        obs_space: A vector `Box`, or a `Dict` of vectors and cameras (H, W, channels).
+        action_space: A vector `Box`.
+        device: Where the policy lives.
+        config: Head and normalisation.
+        actor: Features (n, d) to means (n, action_dim).
+        critic: Features (n, d) to values (n, 1).
+        encoder: Cameras to features, or `None`.
+        sees: Whether (actor, critic) are given the encoder's features.
+    """
+
+    centre: torch.Tensor
+    reach: torch.Tensor
+    nodes: torch.Tensor
+    weights: torch.Tensor
+
+    def __init__(
+        self,
+        obs_space: gym.Space[Any],
+        action_space: gym.spaces.Box,
+        device: torch.device,
+        config: ActorCriticConfig,
+        actor: nn.Module,
+        critic: nn.Module,
+        encoder: ImageEncoder | None = None,
+        sees: tuple[bool, bool] = (False, False),
+    ) -> None:
+        super().__init__()
+        self.device = torch.device(device)
+        self.config = config
+        self.vectors, _ = split_space(obs_space)
+        self.actor, self.critic, self.encoder, self.sees = actor, critic, encoder, sees
+        self.log_std = nn.Parameter(torch.full(action_space.shape, config.init_log_std))
+        size = sum(self.vectors.values())
+        self.normalizer = Normalizer(size) if config.normalize_obs and size else None
+        low, high = torch.as_tensor(action_space.low), torch.as_tensor(action_space.high)
+        bounded = torch.isfinite(low) & torch.isfinite(high)
+        self.register_buffer("centre", torch.where(bounded, (low + high) / 2, 0.0).float(), persistent=False)
+        self.register_buffer("reach", torch.where(bounded, (high - low) / 2, 1.0).float(), persistent=False)
+        self.log_volume = float(self.reach.log().sum())
+        self.unit = bool((self.centre == 0).all() and (self.reach == 1).all())
+        if config.squash and not bool(bounded.all()):
+            raise ConfigError("policy.cfg.squash needs an action space with finite bounds; set it to false.")
+        # Gauss-Hermite quadrature, for the mean of log |d tanh(u) / du| under the Gaussian.
+        nodes, weights = np.polynomial.hermite_e.hermegauss(9)
+        self.register_buffer("nodes", torch.as_tensor(nodes, dtype=torch.float32), persistent=False)
+        scaled = weights / math.sqrt(2.0 * math.pi)
+        self.register_buffer("weights", torch.as_tensor(scaled, dtype=torch.float32), persistent=False)
+        self.to(self.device)
+
+    @classmethod
+    def build(
+        cls,
+        obs_space: gym.Space[Any],
+        action_space: gym.spaces.Box,
+        device: torch.device,
+        config: ActorCriticConfig,
+        actor: NetworkConfig | None,
+        critic: NetworkConfig | None,
+    ) -> Policy:
+        """Makes the networks that the blocks `actor` and `critic` describe, and the policy around them."""
+        if actor is None or critic is None:
+            missing = "actor" if actor is None else "critic"
+            raise ConfigError(
+                f"policy.{missing} is missing: actor_critic needs the blocks policy.actor and policy.critic."
+            )
+        vectors, cameras = split_space(obs_space)
+        sees = (actor.type == "cnn", critic.type == "cnn")
+        if any(sees) and not cameras:
+            raise ConfigError("a policy network of type 'cnn' needs cameras, but the env observes none; use 'mlp'.")
+        encoder = ImageEncoder(cameras) if any(sees) else None
+        networks = []
+        for name, block, looks, outputs, gain in (
+            ("actor", actor, sees[0], action_space.shape[0], 0.01),
+            ("critic", critic, sees[1], 1, 1.0),
+        ):
+            inputs = sum(vectors.values()) + (encoder.features if encoder is not None and looks else 0)
+            if not inputs:
+                raise ConfigError(f"policy.{name}.type is 'mlp', but the env observes only cameras; use 'cnn'.")
+            networks.append(mlp(inputs, block.hidden_sizes, outputs, block.activation, gain))
+        return cls(obs_space, action_space, device, config, networks[0], networks[1], encoder, sees)
+
+    def get_action(
+        self, obs: PolicyObs, deterministic: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        mean, value = self._forward(obs)
+        raw = mean if deterministic else torch.addcmul(mean, self.log_std.exp(), torch.randn_like(mean))
+        action = self._to_action(raw)
+        return action, self._log_prob(mean, action), value
+
+    def get_value(self, obs: PolicyObs) -> torch.Tensor:
+        vector, image = self._features(obs, image=self.sees[1])
+        value: torch.Tensor = self.critic(join(vector, image, self.sees[1]))
+        return value.squeeze(-1)
+
+    def evaluate_actions(
+        self, obs: PolicyObs, actions: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        mean, value = self._forward(obs)
+        return self._log_prob(mean, actions), self._entropy(mean), value
+
+    @torch.no_grad()
+    def learn_statistics(self, obs: PolicyObs) -> None:
+        if self.normalizer is not None:
+            self.normalizer.update(self._vector(obs))
+
+    def _forward(self, obs: PolicyObs) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mean (n, action_dim) and value (n,)."""
+        vector, image = self._features(obs, image=any(self.sees))
+        value: torch.Tensor = self.critic(join(vector, image, self.sees[1]))
+        return self.actor(join(vector, image, self.sees[0])), value.squeeze(-1)
+
+    def _features(self, obs: PolicyObs, image: bool) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Normalised vectors (n, d), and the encoder's features where `image`."""
+        vector = self.normalized(obs) if self.vectors else None
+        pixels = self.encoder(obs if isinstance(obs, dict) else {"": obs}) if image and self.encoder else None
+        return vector, pixels
+
+    def normalized(self, obs: PolicyObs) -> torch.Tensor:
+        """All vector observations side by side, (n, d), as the networks see them."""
+        vector = self._vector(obs)
+        return vector if self.normalizer is None else self.normalizer(vector)
+
+    def _vector(self, obs: PolicyObs) -> torch.Tensor:
+        """All vector observations side by side, (n, d)."""
+        if isinstance(obs, torch.Tensor):
+            return obs
+        parts = [obs[key] for key in self.vectors]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+    def _to_action(self, raw: torch.Tensor) -> torch.Tensor:
+        """Gaussian's units to the action space's."""
+        if self.config.squash:
+            raw = raw.tanh().clamp(-ALMOST_ONE, ALMOST_ONE)
+        return raw if self.unit else self.centre + self.reach * raw
+
+    def to_gaussian(self, action: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | float]:
+        """Actions (n, action_dim) in the Gaussian's units, and log |d action / d Gaussian|, (n,) or one number."""
+        raw = action if self.unit else (action - self.centre) / self.reach
+        if not self.config.squash:
+            return raw, self.log_volume
+        # With a = log(1+y), b = log(1-y): atanh y = (a-b)/2 and log(1-tanh²) = a+b, exact up to the last float
+        # below one, where the usual log(1 - y² + eps) is not.
+        raw = raw.clamp(-ALMOST_ONE, ALMOST_ONE)
+        above, below = torch.log1p(raw), torch.log1p(-raw)
+        return (above - below) / 2, (above + below).sum(-1) + self.log_volume
+
+    def _log_prob(self, mean: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+        """Log density (n,) of actions (n, action_dim) in the action space's units."""
+        raw, log_det = self.to_gaussian(action)
+        return gaussian_log_prob(mean, self.log_std, raw) - log_det
+
+    def _entropy(self, mean: torch.Tensor) -> torch.Tensor:
+        """Differential entropy (n,), in the action space's units."""
+        gaussian = self.log_std.sum() + (self.log_volume + 0.5 * mean.shape[-1] * (1.0 + LOG_2PI))
+        if not self.config.squash:
+            return gaussian.expand(len(mean))
+        points = mean[..., None] + self.log_std.exp()[:, None] * self.nodes
+        # log(1 - tanh²u) = 2 (log 2 - u - softplus(-2u)), which does not overflow.
+        log_det = 2.0 * (math.log(2.0) - points - nn.functional.softplus(-2.0 * points))
+        return gaussian + (log_det @ self.weights).sum(-1)
+
+
+def join(vector: torch.Tensor | None, image: torch.Tensor | None, looks: bool) -> torch.Tensor:
+    """The input of one network: vectors, and the encoder's features if it `looks`."""
+    parts = [part for part in (vector, image if looks else None) if part is not None]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+
+def split_space(space: gym.Space[Any]) -> tuple[dict[str, int], dict[str, tuple[int, ...]]]:
+    """Vectors (name to length) and cameras (name to (H, W, channels)) of an observation space."""
+    parts = space.spaces if isinstance(space, gym.spaces.Dict) else {"": space}
+    vectors: dict[str, int] = {}
+    cameras: dict[str, tuple[int, ...]] = {}
+    for name, part in parts.items():
+        shape = tuple(part.shape or ())
+        if len(shape) == 1:
+            vectors[name] = shape[0]
+        elif len(shape) == 3:
+            cameras[name] = shape
+        else:
+            raise ConfigError(
+                f"actor_critic reads vectors (d,) and images (H, W, channels), but observation '{name}' has shape "
+                f"{shape}."
+            )
+    return vectors, cameras

@@ -1,0 +1,64 @@
+"""What the trainer asks of an algorithm."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import torch
+
+from plaudit.rl.obs import ObsDim, PolicyObs
+from plaudit.rl.policy import Policy
+
+StepCallback: TypeAlias = Callable[
+    [PolicyObs, torch.Tensor, torch.Tensor, torch.Tensor, dict[str, Any], PolicyObs], None
+]
+"""Called after each env step with (obs, actions, reward, done, info, next_obs)."""
+
+
+class BaseAlgorithm(ABC):
+    """Collects data into its own buffer and learns from it.
+
+    Attributes:
+        policy: What it trains.
+        buffer: Its storage, made by `initialize_buffer`.
+    """
+
+    policy: Policy
+    buffer: Any
+
+    @abstractmethod
+    def initialize_buffer(self, num_steps: int, num_envs: int, obs_dim: ObsDim, action_dim: int) -> None:
+        """Makes the buffer. `obs_dim` is the length of the one vector, or key to shape."""
+
+    @abstractmethod
+    def collect_rollout(
+        self,
+        env: Any,
+        policy: Policy,
+        obs: PolicyObs,
+        num_steps: int,
+        on_step_callback: StepCallback | None = None,
+    ) -> dict[str, Any]:
+        """Acts for `num_steps` from `obs`, fills the buffer, computes advantages, and returns things to log."""
+
+    @abstractmethod
+    def update(self) -> dict[str, float]:
+        """Learns from the buffer and returns losses to log."""
+
+    def progress(self, fraction: float) -> None:  # noqa: B027 (most algorithms have no schedule)
+        """Is told, before each iteration, how much of the run is over, 0 to 1; for schedules."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run needs beyond the policy: here every optimiser found among the attributes."""
+        return {name: value.state_dict() for name, value in vars(self).items() if _is_optimizer(value)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Puts back what `state_dict` gave."""
+        for name, value in state.items():
+            getattr(self, name).load_state_dict(value)
+
+
+def _is_optimizer(value: Any) -> bool:
+    return isinstance(value, torch.optim.Optimizer)

@@ -1,0 +1,139 @@
+"""Proximal policy optimisation."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from plaudit.config.schema import PPOConfig
+from plaudit.envs.base import VecEnv
+from plaudit.errors import NonFiniteError
+from plaudit.rl.advantages import gae
+from plaudit.rl.algorithms.base import BaseAlgorithm, StepCallback
+from plaudit.rl.algorithms.ppo_loss import PPOLoss, explained_variance, ppo_loss, summarise
+from plaudit.rl.buffer import RolloutBuffer, shuffled_minibatches
+from plaudit.rl.flatten import FlatAdam, FlatParameters
+from plaudit.rl.gradients import evaluator
+from plaudit.rl.obs import ObsDim, PolicyObs, cat_obs, flat
+from plaudit.rl.policy import Policy
+
+
+class PPO(BaseAlgorithm):
+    """PPO with a clipped objective (Schulman et al., 2017) and generalised advantage estimation."""
+
+    buffer: RolloutBuffer
+
+    def __init__(self, cfg: PPOConfig, policy: Policy) -> None:
+        self.cfg = cfg
+        self.policy = policy
+        self.device = torch.device(policy.device)
+        self.parameters = FlatParameters(policy)
+        self.evaluator = evaluator(policy, self.parameters, entropy_counts=cfg.ent_coef != 0.0)
+        self.optimizer = FlatAdam(self.parameters, cfg.learning_rate)
+
+    def initialize_buffer(self, num_steps: int, num_envs: int, obs_dim: ObsDim, action_dim: int) -> None:
+        self.buffer = RolloutBuffer(num_steps, num_envs, obs_dim, action_dim, self.device)
+
+    def progress(self, fraction: float) -> None:
+        left = {
+            "constant": 1.0,
+            "linear": 1.0 - fraction,
+            "cosine": 0.5 * (1.0 + math.cos(math.pi * fraction)),
+        }[self.cfg.lr_schedule]
+        self.optimizer.lr = self.cfg.learning_rate * left
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"optimizer": self.optimizer.state_dict()}
+
+    @torch.no_grad()
+    def collect_rollout(
+        self,
+        env: VecEnv | Any,
+        policy: Policy,
+        obs: PolicyObs,
+        num_steps: int,
+        on_step_callback: StepCallback | None = None,
+    ) -> dict[str, Any]:
+        if num_steps > self.buffer.num_steps:
+            raise ValueError(f"a rollout of {num_steps} steps does not fit a buffer of {self.buffer.num_steps}.")
+        self.buffer.clear()
+        terminated, truncated = torch.zeros(2, num_steps, env.num_envs, dtype=torch.bool, device=self.device)
+        finals: list[PolicyObs] = []
+        for t in range(num_steps):
+            action, logprob, value = policy.get_action(obs)
+            step = env.step(action)
+            done = step.done
+            self.buffer.add(obs, action, step.reward, done, value, logprob)
+            terminated[t], truncated[t] = step.terminated, step.truncated
+            if step.final_obs is not None:
+                finals.append(flat(step.final_obs))
+            next_obs = flat(step.obs)
+            if on_step_callback is not None:
+                on_step_callback(obs, action, step.reward, done, step.info, next_obs)
+            obs = next_obs
+        self._finish(policy, obs, terminated, truncated, finals)
+        return {}
+
+    def _finish(
+        self,
+        policy: Policy,
+        obs: PolicyObs,
+        terminated: torch.Tensor,
+        truncated: torch.Tensor,
+        finals: list[PolicyObs],
+    ) -> None:
+        """Values of the last and of the final observations, in one batch, then advantages and returns."""
+        buffer = self.buffer
+        values = policy.get_value(cat_obs([obs, *finals]))
+        filled = slice(buffer.step)
+        final_values = torch.zeros_like(buffer.values[filled])
+        # Rows of final observations come in time order and, within a step, in the order of the env's index.
+        final_values[buffer.dones[filled]] = values[buffer.num_envs :]
+        advantages, returns = gae(
+            buffer.rewards[filled],
+            buffer.values[filled],
+            values[: buffer.num_envs],
+            terminated,
+            truncated,
+            final_values,
+            self.cfg.gamma,
+            self.cfg.gae_lambda,
+        )
+        buffer.set_extras({"advantages": advantages, "returns": returns})
+
+    def update(self) -> dict[str, float]:
+        cfg = self.cfg
+        whole = self.buffer.flatten()
+        names = ("obs", "actions", "logprobs", "values", "advantages", "returns")
+        batch = {name: whole[name] for name in names}
+        epochs: list[dict[str, float]] = []
+        for _ in range(cfg.n_epochs):
+            losses = [self._learn(part) for part in shuffled_minibatches(batch, cfg.batch_size)]
+            epochs.append(summarise(losses, cfg.clip_coef))
+            if cfg.target_kl is not None and epochs[-1]["approx_kl"] > cfg.target_kl:
+                break
+        self.policy.learn_statistics(batch["obs"])
+        means = {name: sum(epoch[name] for epoch in epochs) / len(epochs) for name in epochs[0]}
+        means["explained_variance"] = explained_variance(batch["values"], batch["returns"])
+        means["learning_rate"] = self.optimizer.lr
+        return means
+
+    def _learn(self, batch: dict[str, Any]) -> PPOLoss:
+        """One gradient step."""
+        cfg = self.cfg
+        logprob, entropy, value = self.evaluator.evaluate(batch["obs"], batch["actions"])
+        loss = ppo_loss(logprob, entropy, value, batch, cfg)
+        gradient = self.evaluator.backward(loss.d_logprob, loss.d_value, -cfg.ent_coef / len(logprob))
+        norm = float(torch.linalg.vector_norm(gradient))
+        if not math.isfinite(norm):
+            parts = ", ".join(f"{name} {value:.4g}" for name, value in summarise([loss], cfg.clip_coef).items())
+            raise NonFiniteError(
+                f"the gradient of PPO's loss is not finite ({parts}). The step was not taken. Look for huge rewards or "
+                "observations, or lower algorithm.cfg.learning_rate."
+            )
+        if norm > cfg.max_grad_norm:
+            gradient.mul_(cfg.max_grad_norm / (norm + 1e-6))
+        self.optimizer.step()
+        return loss

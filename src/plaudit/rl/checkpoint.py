@@ -1,0 +1,132 @@
+"""Checkpoints: written whole or not at all, holding tensors and plain containers only, read without pickle's powers."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from plaudit.errors import CheckpointError, OutputError
+
+VERSION = 1
+_ARRAY = "__numpy__"
+
+
+def save(path: Path, content: Mapping[str, Any]) -> None:
+    """Writes a checkpoint to a temporary name, syncs it and renames it: a kill at any instant leaves a whole file."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            torch.save(_pack({"version": VERSION, **content}), file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        _sync_folder(path.parent)
+    except (OSError, RuntimeError) as error:
+        # torch's writer reports a full disk as a RuntimeError.
+        temporary.unlink(missing_ok=True)
+        kept = " The previous one is kept." if path.exists() else ""
+        raise OutputError(f"cannot write the checkpoint '{path}': {error}. Is the disk full?{kept}") from error
+
+
+def link(source: Path, path: Path) -> None:
+    """Gives a written checkpoint a second name, atomically and, where the disk can, without a second copy."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.unlink(missing_ok=True)
+    try:
+        try:
+            os.link(source, temporary)
+        except OSError:
+            temporary.write_bytes(source.read_bytes())
+        temporary.replace(path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise OutputError(f"cannot write the checkpoint '{path}': {error}. Is the disk full?") from error
+
+
+def load(path: str | Path, device: torch.device | str = "cpu") -> dict[str, Any]:
+    """Reads a checkpoint; a missing, damaged or foreign file is a `CheckpointError` that names it."""
+    path = Path(path)
+    if not path.is_file():
+        raise CheckpointError(f"there is no checkpoint '{path}'.")
+    try:
+        content = torch.load(path, map_location=device, weights_only=True)
+    except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CheckpointError(f"the checkpoint '{path}' is damaged or is not one of Plaudit's: {reason}") from error
+    if not isinstance(content, dict) or "policy" not in content or "version" not in content:
+        raise CheckpointError(f"'{path}' is not a checkpoint of Plaudit: it holds no policy.")
+    if content["version"] > VERSION:
+        raise CheckpointError(
+            f"the checkpoint '{path}' has format {content['version']}, this Plaudit reads up to {VERSION}; upgrade it."
+        )
+    unpacked: dict[str, Any] = _unpack(content)
+    return unpacked
+
+
+def load_policy(policy: torch.nn.Module, state: Mapping[str, torch.Tensor], path: str | Path) -> None:
+    """Loads weights after seeing that they fit; the first field that differs is named."""
+    own = policy.state_dict()
+    for name, value in own.items():
+        if name not in state:
+            raise CheckpointError(f"the checkpoint '{path}' is of another policy: it lacks '{name}', which is here.")
+        if state[name].shape != value.shape:
+            raise CheckpointError(
+                f"the checkpoint '{path}' is of another policy: '{name}' has shape {tuple(value.shape)} here and "
+                f"{tuple(state[name].shape)} there."
+            )
+    for name in state:
+        if name not in own:
+            raise CheckpointError(f"the checkpoint '{path}' is of another policy: it has '{name}', which is not here.")
+    policy.load_state_dict(dict(state))
+
+
+def prune(folder: Path, keep: int) -> None:
+    """Deletes all numbered checkpoints but the `keep` newest; 0 keeps all."""
+    numbered = sorted(folder.glob("step_*.pt"), key=lambda path: int(path.stem.removeprefix("step_")))
+    for path in numbered[:-keep] if keep else []:
+        path.unlink(missing_ok=True)
+
+
+def _pack(value: Any) -> Any:
+    """A copy with only tensors (own storage, on the CPU) and plain containers and numbers."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().cpu().clone()
+    if isinstance(value, np.ndarray):
+        return {_ARRAY: torch.from_numpy(np.array(value))}
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Mapping):
+        return {key: _pack(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_pack(item) for item in value)
+    if value is None or isinstance(value, (bool, int, float, str, bytes)):
+        return value
+    raise TypeError(f"a checkpoint holds tensors, arrays, numbers, text and containers of them, not {type(value)}.")
+
+
+def _unpack(value: Any) -> Any:
+    if isinstance(value, dict):
+        if set(value) == {_ARRAY}:
+            return value[_ARRAY].cpu().numpy()
+        return {key: _unpack(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_unpack(item) for item in value)
+    return value
+
+
+def _sync_folder(folder: Path) -> None:
+    """Makes a rename last through a power cut; not every system lets a folder be opened."""
+    if os.name != "posix":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,80 @@
+"""A module's parameters as one vector, so that an optimiser step and a norm are one call each."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+
+class FlatParameters:
+    """Moves the trainable parameters of `module` into one vector of which they become views.
+
+    Attributes:
+        data: (size,), the parameters.
+        gradient: (size,), theirs.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.parts = [part for part in module.parameters() if part.requires_grad]
+        self.data = torch.cat([part.detach().flatten() for part in self.parts])
+        self.gradient = torch.zeros_like(self.data)
+        start = 0
+        for part in self.parts:
+            part.data = self.data[start : start + part.numel()].view_as(part)
+            start += part.numel()
+
+    def gradient_of(self, parameter: torch.Tensor) -> torch.Tensor:
+        """The part of `gradient` that belongs to one parameter, in its shape."""
+        start = 0
+        for part in self.parts:
+            if part is parameter:
+                return self.gradient[start : start + part.numel()].view_as(part)
+            start += part.numel()
+        raise KeyError("this parameter is not one of the module's")
+
+
+class FlatAdam:
+    """Adam (Kingma & Ba, 2015) on one vector: torch's fused kernel without the bookkeeping for many tensors, which
+    costs three times what the kernel does for a network of this size.
+
+    Args:
+        parameters: What is optimised.
+        lr: Step size; may be set anew at any time.
+        eps: Added to the root of the second moment.
+    """
+
+    def __init__(self, parameters: FlatParameters, lr: float, eps: float = 1e-5) -> None:
+        self.parameters, self.lr, self.eps = parameters, lr, eps
+        self.first = torch.zeros_like(parameters.data)
+        self.second = torch.zeros_like(parameters.data)
+        self.steps = torch.zeros((), device=parameters.data.device)
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """One step along `parameters.gradient`."""
+        self.steps += 1.0
+        torch._fused_adam_(
+            [self.parameters.data],
+            [self.parameters.gradient],
+            [self.first],
+            [self.second],
+            [],
+            [self.steps],
+            lr=self.lr,
+            beta1=0.9,
+            beta2=0.999,
+            weight_decay=0.0,
+            eps=self.eps,
+            amsgrad=False,
+            maximize=False,
+        )
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """The moments and the number of steps."""
+        return {"first": self.first, "second": self.second, "steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        """Puts back what `state_dict` gave."""
+        self.first.copy_(state["first"])
+        self.second.copy_(state["second"])
+        self.steps.copy_(state["steps"])

@@ -1,0 +1,76 @@
+"""What stops a run in good order: numbers that are not finite, and Ctrl-C."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+import torch
+
+from plaudit.errors import NonFiniteError
+from plaudit.rl.obs import PolicyObs
+
+
+def check_finite(
+    obs: PolicyObs, reward: torch.Tensor, done: torch.Tensor, final_obs: PolicyObs | None, when: str
+) -> None:
+    """Raises a `NonFiniteError` that names the env and the quantity.
+
+    Args:
+        obs: (num_envs, ...), or a dict of such.
+        reward: (num_envs,).
+        done: bool (num_envs,), which envs ended.
+        final_obs: (k, ...) last observations of those, or `None`.
+        when: Words that say which step this is.
+    """
+    _check(reward, "reward", when)
+    for name, part in _named(obs):
+        _check(part, f"observation{name}", when)
+    if final_obs is not None:
+        for name, part in _named(final_obs):
+            _check(part, f"final observation{name}", when, done)
+
+
+def _named(obs: PolicyObs) -> list[tuple[str, torch.Tensor]]:
+    if isinstance(obs, dict):
+        return [(f" '{key}'", part) for key, part in obs.items()]
+    return [("", obs)]
+
+
+def _check(value: torch.Tensor, what: str, when: str, rows: torch.Tensor | None = None) -> None:
+    """Looks at (n, ...) numbers, of all envs or of those that `rows`, bool (num_envs,), says."""
+    # One sum is the cheapest look at all numbers. It can overflow, so a strange sum is followed by a real look.
+    if not value.is_floating_point() or math.isfinite(float(value.sum())):
+        return
+    bad = ~torch.isfinite(value)
+    if bad.any():
+        index = bad.nonzero()[0].tolist()
+        place = f"[{', '.join(map(str, index[1:]))}]" if len(index) > 1 else ""
+        env = index[0] if rows is None else int(rows.nonzero()[index[0]])
+        raise NonFiniteError(f"{what}{place} of env {env} is {float(value[tuple(index)])} at {when}.")
+
+
+class Interrupt:
+    """While inside, the first Ctrl-C only sets `asked`, so that work can end in good order; the second one raises."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._previous: Any = None
+
+    def __enter__(self) -> Interrupt:
+        # Python lets only the main thread handle signals.
+        if threading.current_thread() is threading.main_thread():
+            self._previous = signal.signal(signal.SIGINT, self._handle)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._previous is not None:
+            signal.signal(signal.SIGINT, self._previous)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True

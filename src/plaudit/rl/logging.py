@@ -1,0 +1,147 @@
+"""Where a run's numbers go: `metrics.jsonl`, TensorBoard, Weights & Biases, or a listener of one's own."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from plaudit.config.schema import RuntimeConfig
+from plaudit.errors import MissingDependencyError, OutputError
+from plaudit.rl.run import RunFolder
+
+
+class Listener:
+    """Is told what happens in a run. Every method does nothing until a subclass says otherwise."""
+
+    def on_start(self, step: int, total_steps: int) -> None:
+        """Training begins (or goes on) at `step` of `total_steps` env steps."""
+
+    def on_resume(self, step: int) -> None:
+        """A checkpoint of `step` was loaded: what was logged after it will be logged again."""
+
+    def on_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        """An iteration is over."""
+
+    def on_eval(self, step: int, metrics: Mapping[str, float]) -> None:
+        """An evaluation is over; the names begin with `eval/`."""
+
+    def on_note(self, text: str) -> None:
+        """Something that the user should read."""
+
+    def close(self) -> None:
+        """The run is over."""
+
+
+class JsonlLogger(Listener):
+    """One JSON object a line: `step` and the metrics. Numbers that are not finite become null.
+
+    Args:
+        path: The file, made on the first line.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def on_resume(self, step: int) -> None:
+        if not self.path.exists():
+            return
+        kept = [line for line in self.path.read_text().splitlines() if _step_of(line) <= step]
+        temporary = self.path.with_name(f".{self.path.name}.tmp")
+        temporary.write_text("".join(f"{line}\n" for line in kept))
+        temporary.replace(self.path)
+
+    def on_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        values = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+        try:
+            with self.path.open("a") as file:
+                file.write(json.dumps({"step": step, **values}) + "\n")
+        except OSError as error:
+            raise OutputError(f"cannot write '{self.path}': {error.strerror or error}.") from error
+
+    def on_eval(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.on_metrics(step, metrics)
+
+
+def _step_of(line: str) -> float:
+    """The step of a line; a line cut short by a kill counts as too late."""
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return math.inf
+
+
+class TensorBoardLogger(Listener):
+    """Scalars for TensorBoard.
+
+    Args:
+        folder: Where the event files go.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._purge_step: int | None = None
+        self._writer: Any = None
+
+    def on_resume(self, step: int) -> None:
+        self._purge_step = step + 1
+
+    def on_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        if self._writer is None:
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError as error:
+                raise MissingDependencyError("TensorBoard is not installed: pip install tensorboard") from error
+            self._writer = SummaryWriter(str(self.folder), purge_step=self._purge_step)
+        for name, value in metrics.items():
+            self._writer.add_scalar(name, value, step)
+
+    def on_eval(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.on_metrics(step, metrics)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+class WandbLogger(Listener):
+    """Scalars for Weights & Biases.
+
+    Args:
+        project: Its project.
+        run: The run's folder; its name is the run's name and id, so that a resumed run goes on in the same one.
+        config: What to show as the run's config.
+    """
+
+    def __init__(self, project: str, run: RunFolder, config: Mapping[str, Any] | None = None) -> None:
+        try:
+            import wandb
+        except ImportError as error:
+            raise MissingDependencyError(
+                "runtime.use_wandb needs Weights & Biases: pip install wandb (or set runtime.use_wandb=false)"
+            ) from error
+        name = run.path.name
+        self._run: Any = wandb.init(
+            project=project, name=name, id=name, dir=str(run.logs), resume="allow", config=dict(config or {})
+        )
+
+    def on_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._run.log(dict(metrics), step=step)
+
+    def on_eval(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.on_metrics(step, metrics)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+def default_listeners(
+    run: RunFolder, settings: RuntimeConfig, config: Mapping[str, Any] | None = None
+) -> list[Listener]:
+    """The loggers that a run has: `metrics.jsonl`, TensorBoard, and Weights & Biases if asked for."""
+    listeners: list[Listener] = [JsonlLogger(run.logs / "metrics.jsonl"), TensorBoardLogger(run.logs)]
+    if settings.use_wandb:
+        listeners.append(WandbLogger(settings.wandb_project_name, run, config))
+    return listeners

@@ -1,0 +1,96 @@
+"""What an algorithm asks of a policy, and the table of policies."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium as gym
+import torch
+from torch import nn
+
+from plaudit.config.schema import NetworkConfig, PolicyConfig
+from plaudit.registry import Registry
+from plaudit.rl.obs import PolicyObs, flat_space
+
+
+class Policy(nn.Module, ABC):
+    """A policy with a value estimate. `obs` is `(n, d)`, or a dict where the env has more than one observation."""
+
+    device: torch.device
+
+    @abstractmethod
+    def get_action(
+        self, obs: PolicyObs, deterministic: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Returns (action, log_prob, value): (n, action_dim), (n,), (n,)."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def get_value(self, obs: PolicyObs) -> torch.Tensor:
+        """Returns the value estimate, (n,)."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def evaluate_actions(
+        self, obs: PolicyObs, actions: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Returns (log_prob, entropy, value), (n,) each."""
+        raise NotImplementedError
+
+    def learn_statistics(self, obs: PolicyObs) -> None:
+        """Takes a rollout's observations, (n, ...), into normalisation statistics. Algorithms call it after the
+        last gradient step on that rollout, so that acting and learning see the same statistics."""
+
+    @classmethod
+    def build(
+        cls,
+        obs_space: gym.Space[Any],
+        action_space: gym.spaces.Box,
+        device: torch.device,
+        config: Any,
+        actor: NetworkConfig | None,
+        critic: NetworkConfig | None,
+    ) -> Policy:
+        """Makes the policy from its config block; a policy that wants the network blocks overrides this."""
+        make: Callable[..., Policy] = cls
+        return make(obs_space, action_space, device, config)
+
+
+POLICIES: Registry[Policy] = Registry("policy")
+POLICIES.add("actor_critic", "plaudit.rl.actor_critic:ActorCritic", config="plaudit.config.schema:ActorCriticConfig")
+
+
+def register_policy(name: str, *, override: bool = False) -> Callable[[type[Policy]], type[Policy]]:
+    """Registers a policy class, to be named in `policy.name`."""
+    return POLICIES.register(name, override=override)
+
+
+def build_policy(
+    block: PolicyConfig | Mapping[str, Any],
+    obs_space: gym.Space[Any],
+    action_space: gym.spaces.Box,
+    device: torch.device | str = "cpu",
+) -> Policy:
+    """Builds the policy that a config block describes.
+
+    Args:
+        block: `name`, `cfg`, `actor`, `critic`, as a `PolicyConfig` or the JSON block itself.
+        obs_space: Space of one env; of a one-key dict the policy gets the part.
+        action_space: Space of one env.
+        device: Where the policy lives.
+    """
+    from plaudit.config.convert import fill
+
+    if not isinstance(block, PolicyConfig):
+        block = fill(PolicyConfig, dict(block), "policy")
+    config: Any = block.cfg
+    config_type = POLICIES.config_type(block.name)
+    if config_type is not None and not isinstance(config, config_type):
+        config = fill(config_type, config, "policy.cfg")
+    where = torch.device(device)
+    policy: Policy = POLICIES.get(block.name).build(
+        flat_space(obs_space), action_space, where, config, block.actor, block.critic
+    )
+    return policy.to(where)

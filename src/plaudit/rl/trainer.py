@@ -1,0 +1,257 @@
+"""The training loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from plaudit.config.schema import RuntimeConfig
+from plaudit.envs.base import VecEnv
+from plaudit.errors import CheckpointError, ConfigError, NonFiniteError, nearest
+from plaudit.rl import checkpoint
+from plaudit.rl.algorithms.base import BaseAlgorithm
+from plaudit.rl.evaluate import evaluate
+from plaudit.rl.guard import Interrupt, check_finite
+from plaudit.rl.logging import Listener
+from plaudit.rl.obs import FlatView, PolicyObs, flat, map_obs, obs_dim
+from plaudit.rl.policy import Policy
+from plaudit.rl.rng import rng_state, set_rng_state
+from plaudit.rl.run import RunFolder
+from plaudit.rl.stats import TrainingStats
+
+EVAL_SEED = 1_000_003
+"""Added to the run's seed for evaluations, so that they never meet training's episodes."""
+
+COUNTERS = ("step", "iteration", "seconds", "best", "best_step", "last_eval", "last_eval_step")
+"""Attributes of the trainer that a checkpoint holds."""
+
+
+class Trainer:
+    """Collects, updates, logs, evaluates and saves, iteration after iteration.
+
+    Args:
+        policy: What is trained.
+        env: Training envs.
+        algorithm: How it is trained.
+        settings: Lengths and intervals.
+        run: Where checkpoints go; `None` keeps nothing.
+        eval_env: Evaluation envs; `None` does not evaluate.
+        listeners: Who is told of the numbers.
+
+    Attributes:
+        step: Env steps taken, all envs counted.
+        iteration: Iterations done.
+        best: Highest `best_metric` of the evaluations, or `None`.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        env: VecEnv,
+        algorithm: BaseAlgorithm,
+        *,
+        settings: RuntimeConfig,
+        run: RunFolder | None = None,
+        eval_env: VecEnv | None = None,
+        listeners: Sequence[Listener] = (),
+    ) -> None:
+        self.policy, self.env, self.algorithm = policy, env, algorithm
+        self.settings, self.run, self.eval_env, self.listeners = settings, run, eval_env, list(listeners)
+        self.step = self.iteration = 0
+        self.seconds = 0.0
+        self.best: float | None = None
+        self.best_step = 0
+        self.last_eval: dict[str, float] = {}
+        self.last_eval_step = 0
+        self.obs: PolicyObs | None = None
+        self.stats = TrainingStats(env.num_envs, env.device)
+        algorithm.initialize_buffer(
+            settings.rollout_steps, env.num_envs, obs_dim(env.observation_space), env.action_space.shape[0]
+        )
+
+    def train(self, iterations: int | None = None) -> dict[str, Any]:
+        """Trains until `iterations` (of the whole run, resumed parts included) are done, `runtime.stop_at` is
+        reached, or Ctrl-C; returns a summary.
+        """
+        total = self.settings.iterations if iterations is None else iterations
+        for listener in self.listeners:
+            listener.on_start(self.step, total * self._steps_per_iteration)
+        try:
+            with Interrupt() as interrupt:
+                while self.iteration < total and not self._reached and not interrupt.asked:
+                    self._iterate(total)
+                if not interrupt.asked and self.last_eval_step < self.step:
+                    self._evaluate()
+                self._save("latest.pt")
+                return self._summary(interrupt.asked)
+        finally:
+            for listener in self.listeners:
+                listener.close()
+
+    def _iterate(self, total: int) -> None:
+        """One round: collect, update, log, and where it is time evaluate and save."""
+        started = time.perf_counter()
+        self.algorithm.progress(self.iteration / total)
+        try:
+            extra = self._collect()
+            losses = self.algorithm.update()
+        except NonFiniteError:
+            self._save("latest.pt", with_env=False)
+            raise
+        before = self.step
+        self.iteration += 1
+        self.step += self._steps_per_iteration
+        elapsed = time.perf_counter() - started
+        self.seconds += elapsed
+        self._log({**losses, **extra}, self._steps_per_iteration / elapsed)
+        if self._due(self.settings.eval_freq, before):
+            self._evaluate()
+        if self._due(self.settings.save_freq, before):
+            self._save_numbered()
+
+    def _collect(self) -> dict[str, Any]:
+        """One rollout, from where the last one stopped."""
+        if self.obs is None:
+            self.obs = flat(self.env.reset(self.settings.seed)[0])
+            self.env.stagger()
+        taken = 0
+
+        def on_step(
+            obs: PolicyObs,
+            actions: torch.Tensor,
+            reward: torch.Tensor,
+            done: torch.Tensor,
+            info: dict[str, Any],
+            next_obs: PolicyObs,
+        ) -> None:
+            nonlocal taken
+            taken += 1
+            when = f"step {taken} of iteration {self.iteration + 1}"
+            check_finite(next_obs, reward, done, info.get("final_obs"), when)
+            self.stats.add(reward, done, info)
+            self.obs = next_obs
+
+        return self.algorithm.collect_rollout(
+            FlatView(self.env), self.policy, self.obs, self.settings.rollout_steps, on_step_callback=on_step
+        )
+
+    def _log(self, losses: dict[str, Any], steps_per_second: float) -> None:
+        metrics = {f"train/{name}": float(value) for name, value in losses.items()}
+        metrics |= self.stats.flush()
+        metrics["charts/steps_per_second"] = steps_per_second
+        for listener in self.listeners:
+            listener.on_metrics(self.step, metrics)
+
+    def _evaluate(self) -> None:
+        """Evaluates, where there is an evaluation env, and keeps the policy if it is the best so far."""
+        if self.eval_env is None:
+            return
+        seed = self.settings.seed + EVAL_SEED
+        result = evaluate(self.policy, self.eval_env, self.settings.eval_episodes, seed).metrics
+        self.last_eval, self.last_eval_step = result, self.step
+        for listener in self.listeners:
+            listener.on_eval(self.step, {f"eval/{name}": value for name, value in result.items()})
+        score = result[self._best_metric(result)]
+        if self.best is None or score > self.best:
+            self.best, self.best_step = score, self.step
+            self._save("best.pt")
+
+    def _best_metric(self, result: dict[str, float]) -> str:
+        """The evaluation metric that picks the best checkpoint."""
+        name = self.settings.best_metric
+        if name == "auto":
+            return self.env.headline if self.env.headline in result else "return"
+        name = name.removeprefix("eval/")
+        if name not in result:
+            raise ConfigError(f"runtime.best_metric '{name}' is not an evaluation metric.{nearest(name, result)}")
+        return name
+
+    @property
+    def _reached(self) -> bool:
+        """Whether an evaluation was as good as `runtime.stop_at` asks."""
+        return self.settings.stop_at is not None and self.best is not None and self.best >= self.settings.stop_at
+
+    @property
+    def _steps_per_iteration(self) -> int:
+        return self.settings.rollout_steps * self.env.num_envs
+
+    def _due(self, every: int, before: int) -> bool:
+        """Whether a multiple of `every` steps was passed since `before`."""
+        return every > 0 and self.step // every > before // every
+
+    def _summary(self, interrupted: bool) -> dict[str, Any]:
+        return {
+            "steps": self.step,
+            "iterations": self.iteration,
+            "seconds": self.seconds,
+            "steps_per_second": self.step / self.seconds if self.seconds else 0.0,
+            "best_metric": self._best_metric(self.last_eval) if self.last_eval else None,
+            "best": self.best,
+            "best_step": self.best_step,
+            "eval": self.last_eval,
+            "interrupted": interrupted,
+        }
+
+    def _save_numbered(self) -> None:
+        if self.run is None:
+            return
+        path = self._save(f"step_{self.step}.pt")
+        checkpoint.link(path, self.run.latest)
+        checkpoint.prune(self.run.checkpoints, self.settings.keep_checkpoints)
+
+    def _save(self, name: str, with_env: bool = True) -> Any:
+        """Writes a checkpoint under the run, if there is one, and returns its path."""
+        if self.run is None:
+            return None
+        path = self.run.checkpoints / name
+        checkpoint.save(path, self.state_dict(with_env))
+        return path
+
+    def state_dict(self, with_env: bool = True) -> dict[str, Any]:
+        """All that an exact resume needs."""
+        keeps = with_env and self.env.can_save_state and self.obs is not None
+        return {
+            "policy": self.policy.state_dict(),
+            "algorithm_class": type(self.algorithm).__name__,
+            "algorithm": self.algorithm.state_dict(),
+            "trainer": {name: getattr(self, name) for name in COUNTERS},
+            "stats": self.stats.state_dict(),
+            "num_envs": self.env.num_envs,
+            "env": self.env.state_dict() if keeps else None,
+            "obs": self.obs if keeps else None,
+            "rng": rng_state(),
+        }
+
+    def load(self, path: str | Path) -> None:
+        """Takes up a run where a checkpoint left it: exactly, if the env can save its state, else with new episodes."""
+        content = checkpoint.load(path)
+        if missing := [key for key in self.state_dict(with_env=False) if key not in content]:
+            raise CheckpointError(f"the checkpoint '{path}' cannot be resumed from: it has no '{missing[0]}'.")
+        checkpoint.load_policy(self.policy, content["policy"], path)
+        theirs, ours = content["algorithm_class"], type(self.algorithm).__name__
+        if theirs != ours:
+            raise CheckpointError(f"the checkpoint '{path}' is of another algorithm: {ours} here, {theirs} there.")
+        self.algorithm.load_state_dict(content["algorithm"])
+        for name in COUNTERS:
+            setattr(self, name, content["trainer"][name])
+        for listener in self.listeners:
+            listener.on_resume(self.step)
+        self._load_env(content)
+        set_rng_state(content["rng"])
+
+    def _load_env(self, content: dict[str, Any]) -> None:
+        if content["env"] is not None and self.env.can_save_state and content["num_envs"] == self.env.num_envs:
+            self.env.load_state_dict(content["env"])
+            self.obs = map_obs(lambda part: part.to(self.env.device), content["obs"])
+            self.stats.load_state_dict(content["stats"])
+            return
+        self.obs = flat(self.env.reset(self.settings.seed + self.step)[0])
+        self.env.stagger()
+        for listener in self.listeners:
+            listener.on_note(
+                f"resumed at step {self.step} with new episodes: the checkpoint has no state that this env can take up."
+            )

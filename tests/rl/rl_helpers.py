@@ -1,0 +1,20 @@
+"""A small policy for tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from plaudit.config.schema import ActorCriticConfig, NetworkConfig
+from plaudit.rl import ActorCritic
+
+
+def make_policy(env: Any, hidden: tuple[int, ...] = (32, 32), **config: Any) -> ActorCritic:
+    """A small actor-critic for `env`."""
+    net = NetworkConfig(hidden_sizes=hidden)
+    policy = ActorCritic.build(
+        env.observation_space, env.action_space, torch.device("cpu"), ActorCriticConfig(**config), net, net
+    )
+    assert isinstance(policy, ActorCritic)
+    return policy
