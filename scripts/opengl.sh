@@ -3,7 +3,7 @@
 [ "$(uname)" = Linux ] || exit 0
 packages="libegl1 libgl1-mesa-dri"
 has_egl() { ldconfig -p 2>/dev/null | grep -q 'libEGL\.so\.1'; }
-has_dri() { ls /usr/lib/*/dri/*_dri.so /usr/lib/dri/*_dri.so /usr/lib64/dri/*_dri.so >/dev/null 2>&1; }
+has_dri() { ls /usr/lib/*/dri /usr/lib/dri /usr/lib64/dri 2>/dev/null | grep -q '_dri\.so'; }
 has_egl && has_dri && exit 0
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
   echo "Installing $packages"

@@ -174,7 +174,7 @@ def _with_suffix(path: Path) -> Path | None:
 
 
 def _parse_yaml(text: str, name: str) -> Any:
-    import yaml  # type: ignore[import-untyped]
+    import yaml
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 

@@ -55,7 +55,7 @@ class Step:
 
     @property
     def done(self) -> torch.Tensor:
-        """bool (num_envs,): ended either way."""
+        """Bool (num_envs,): ended either way."""
         return self.terminated | self.truncated
 
     @property

@@ -147,7 +147,7 @@ class GymVecEnv(VecEnv):
         return torch.from_numpy(np.array(array, dtype=dtype)).to(self.device)
 
     def _success(self, info: dict[str, Any], ended: bool) -> torch.Tensor | None:
-        """bool (num_envs,) from `info`, false for envs that do not mention it there; `None` until one first does."""
+        """Bool (num_envs,) from `info`, false for envs that do not mention it there; `None` until one first does."""
         if self._success_key is None:
             self._success_key = next((key for key in SUCCESS_KEYS if key in info), None)
         if self._success_key is None:

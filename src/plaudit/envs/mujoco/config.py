@@ -28,11 +28,13 @@ class ArmTaskConfig:
             raise ValueError(f"episode_length: must be at least 1, not {self.episode_length}")
         if self.action_scale is not None and self.action_scale <= 0:
             raise ValueError(f"action_scale: must be positive, not {self.action_scale}")
-        if min(self.camera_size) < 8 or len(self.camera_size) != 2:
+        if len(self.camera_size) != 2 or min(self.camera_size) < 8:
             raise ValueError(f"camera_size: must be (height, width) of at least 8 pixels each, not {self.camera_size}")
         for camera in self.cameras:
             if camera not in CAMERAS:
                 raise ValueError(f"cameras: unknown camera '{camera}'; there are {', '.join(CAMERAS)}")
+        if not self.cameras and (self.obs_mode == "rgb" or self.frames != "none"):
+            raise ValueError(f"cameras: obs_mode '{self.obs_mode}' with frames '{self.frames}' needs at least one")
 
 
 CAMERAS = ("base_camera", "wrist_camera", "show")

@@ -50,4 +50,5 @@ def closeness(distance: Array, sharpness: float = 5.0) -> Array:
 
 def length(vectors: Array) -> Array:
     """Euclidean length (n,) of vectors (n, k)."""
-    return np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
+    result: Array = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
+    return result

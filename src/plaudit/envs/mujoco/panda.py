@@ -170,7 +170,8 @@ DEFAULTS = """
   <default class="visual"><geom contype="0" conaffinity="0"/></default>
   <default class="arm"><geom contype="2" conaffinity="1"/></default>
   <default class="pad">
-    <geom contype="2" conaffinity="1" friction="1 .02 .002" priority="1" condim="4" solref=".01 1" solimp=".95 .99 .001"/>
+    <geom contype="2" conaffinity="1" friction="1 .02 .002" priority="1" condim="4" solref=".01 1"
+          solimp=".95 .99 .001"/>
   </default>
   <default class="finger"><joint type="slide" range="0 0.04" damping="20" armature=".2"/></default>
 </default>"""

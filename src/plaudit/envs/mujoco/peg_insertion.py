@@ -11,7 +11,7 @@ from plaudit.envs.base import Headline
 from plaudit.envs.mujoco import scene
 from plaudit.envs.mujoco.config import PegInsertionConfig
 from plaudit.envs.mujoco.cube import axes, closeness, length, spread
-from plaudit.envs.mujoco.task import Array, ArmTask, Ids
+from plaudit.envs.mujoco.task import ArmTask, Array, Ids
 
 PEG_HALF_WIDTH = 0.012
 PEG_HALF_LENGTH = 0.05
@@ -36,7 +36,7 @@ class PegInsertion(ArmTask):
 
     def build_model(self) -> mujoco.MjModel:
         peg = (
-            f'<geom type="box" size="{PEG_HALF_WIDTH} {PEG_HALF_WIDTH} {PEG_HALF_LENGTH}" mass=".05" '
+            f'<geom type="box" size="{PEG_HALF_WIDTH} {PEG_HALF_WIDTH} {PEG_HALF_LENGTH}" mass=".155" '
             'rgba=".9 .55 .1 1" contype="1" conaffinity="3" friction=".3"/>'
         )
         hole = PEG_HALF_WIDTH + self.cfg.clearance
@@ -99,11 +99,11 @@ class PegInsertion(ArmTask):
         lateral = length(vector[:, :2])
         above = np.abs(vector[:, 2])
         aligned = closeness(lateral, 40.0)
-        terms = {
+        terms: dict[str, Array] = {
             "align": 0.2 * closeness(lateral, 10.0) + 0.1 * aligned,
             "approach": 0.2 * aligned * closeness(np.where(depth > 0, 0.0, above), 20.0),
             "insert": 0.3 * np.minimum(depth / self.cfg.success_depth, 1.0),
-            "success": 0.2 * success,
+            "success": np.where(success, 0.2, 0.0),
         }
         return terms, success, {"lateral_error": lateral, "depth": depth}
 

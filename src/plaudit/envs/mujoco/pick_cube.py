@@ -11,7 +11,7 @@ from plaudit.envs.base import Headline
 from plaudit.envs.mujoco import scene
 from plaudit.envs.mujoco.config import PickCubeConfig
 from plaudit.envs.mujoco.cube import HALF, THING, axes, closeness, length, spread, yaw_quaternion
-from plaudit.envs.mujoco.task import HAND_START, Array, ArmTask, Ids
+from plaudit.envs.mujoco.task import HAND_START, ArmTask, Array, Ids
 
 STATIC_SPEED = 0.2
 """The robot counts as static when no joint turns faster than this, in rad/s (ManiSkill's value)."""
@@ -45,7 +45,8 @@ class PickCube(ArmTask):
         between = (np.abs(offset) < np.array([0.02, 0.012, 0.025])).all(1)
         finger = 0.5 * (self.sim.qpos[:, 7] + self.sim.qpos[:, 8])
         squeezed = (finger < 1.5 * HALF) & (self.sim.ctrl[:, 7] < finger - 0.004)
-        return between & squeezed
+        result: NDArray[np.bool_] = between & squeezed
+        return result
 
     def task_state(self) -> Array:
         goal = self.sim.scenery[:, :3]
@@ -70,10 +71,10 @@ class PickCube(ArmTask):
         success = placed & (speed < STATIC_SPEED)
         terms = {
             "reach": 0.2 * closeness(reach_distance),
-            "grasp": 0.2 * grasped,
+            "grasp": np.where(grasped, 0.2, 0.0),
             "place": 0.3 * closeness(goal_distance) * grasped,
             "static": 0.1 * closeness(speed) * placed,
-            "success": 0.2 * success,
+            "success": np.where(success, 0.2, 0.0),
         }
         metrics = {
             "goal_distance": goal_distance,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from plaudit.envs.mujoco import scene
 from plaudit.envs.mujoco.config import PushCubeConfig
 from plaudit.envs.mujoco.cube import HALF, THING, axes, closeness, length, spread, yaw_quaternion
-from plaudit.envs.mujoco.task import HAND_START, Array, ArmTask, Ids
+from plaudit.envs.mujoco.task import HAND_START, ArmTask, Array, Ids
 
 GOAL_DISTANCE = 0.2
 GOAL_HEADING = np.pi / 6
@@ -77,10 +77,10 @@ class PushCube(ArmTask):
         flat = self.thing[:, 2] < HALF + 0.005
         success = (distance < self.cfg.success_threshold) & flat
         # Inside the goal the reach term is full, so that the robot need not chase the cube it has delivered.
-        terms = {
+        terms: dict[str, Array] = {
             "reach": 0.2 * np.where(success, 1.0, closeness(reach_distance)),
             "push": 0.5 * closeness(distance),
-            "success": 0.3 * success,
+            "success": np.where(success, 0.3, 0.0),
         }
         return terms, success, {"goal_distance": distance, "reach_distance": reach_distance}
 

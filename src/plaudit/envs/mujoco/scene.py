@@ -24,7 +24,7 @@ def build(task: str, thing: str, scenery: str) -> mujoco.MjModel:
     return mujoco.MjModel.from_xml_string(f"""
 <mujoco model="{task}">
   <compiler angle="radian" autolimits="true"/>
-  <option timestep="{TIMESTEP}" integrator="implicitfast" cone="elliptic" impratio="4" iterations="30" tolerance="1e-7">
+  <option timestep="{TIMESTEP}" integrator="implicitfast" cone="pyramidal" iterations="30" tolerance="1e-7">
     <flag eulerdamp="disable"/>
   </option>
   <size memory="2M"/>

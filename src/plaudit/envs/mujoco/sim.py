@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import logging
+
 import mujoco
 import numpy as np
 from mujoco import rollout
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+
+logger = logging.getLogger("plaudit")
+
+
+def _note_warning(message: str) -> None:
+    """Takes MuJoCo's warnings, which would otherwise go to a file in whatever folder the user is in."""
+    logger.debug("MuJoCo: %s", message)
+
 
 _CONTROL = int(
     mujoco.mjtState.mjSTATE_CTRL.value
@@ -33,11 +43,14 @@ class BatchSim:
         qvel: float64 (num_envs, nv), a view that may be written.
         ctrl: float64 (num_envs, nu), actuator targets reached at the end of the last control step.
         scenery: float64 (num_envs, 7), position and quaternion of the mocap body.
+        jams: How often an env's physics had to be held back.
     """
 
     def __init__(self, model: mujoco.MjModel, num_envs: int, substeps: int, threads: int) -> None:
+        mujoco.set_mju_user_warning(_note_warning)
         self.model = model
         self.substeps = substeps
+        self.jams = 0
         self._pool = rollout.Rollout(nthread=threads if threads > 1 else 0)
         self._data = [mujoco.MjData(model) for _ in range(max(1, threads))]
         self._models = [model] * num_envs
@@ -68,8 +81,24 @@ class BatchSim:
             sensordata=self._sensors,
             skip_checks=True,
         )
-        self.state[:] = self._trace[:, -1]
+        self._accept(self._trace[:, -1])
         self.ctrl[:] = target
+
+    def _accept(self, after: Array) -> None:
+        """Takes over the new states, but for those that MuJoCo gave up on.
+
+        Where accelerations explode (a thing jammed between stiff ones), MuJoCo warns and starts the model over, its
+        clock too. Such an env stays where it was, at rest, which is what a jam looks like.
+        """
+        elapsed = after[:, 0] - self.state[:, 0]
+        fine = np.abs(elapsed - self.substeps * self.model.opt.timestep) < 1e-6
+        if fine.all():
+            self.state[:] = after
+            return
+        self.jams += int((~fine).sum())
+        self.state[fine] = after[fine]
+        self.state[~fine, 0] += self.substeps * self.model.opt.timestep
+        self.qvel[~fine] = 0.0
 
     def close(self) -> None:
         """Ends the thread pool."""

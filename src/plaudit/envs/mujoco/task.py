@@ -12,13 +12,14 @@ import torch
 from numpy.typing import NDArray
 
 from plaudit.compute import simulation_threads
-from plaudit.envs.base import FrameMode, Frames, Obs, Outcome, TaskEnv
+from plaudit.envs.base import Frames, Obs, Outcome, TaskEnv
 from plaudit.envs.mujoco import panda
 from plaudit.envs.mujoco.config import ArmTaskConfig
 from plaudit.envs.mujoco.random import episode_uniforms
 from plaudit.envs.mujoco.render import BatchRenderer
 from plaudit.envs.mujoco.scene import CONTROL_HZ, SUBSTEPS
 from plaudit.envs.mujoco.sim import BatchSim
+from plaudit.errors import EnvError
 
 Array = NDArray[np.float64]
 Ids = NDArray[np.int64]
@@ -212,9 +213,6 @@ class ArmTask(TaskEnv):
     def _out(self, array: NDArray[Any]) -> torch.Tensor:
         return torch.from_numpy(array.astype(np.float32)).to(self.device)
 
-    def request_frames(self, mode: FrameMode) -> None:
-        self.frame_mode = mode
-
     # Saved states, the viewer, the end.
 
     def state_dict(self) -> dict[str, Any]:
@@ -222,6 +220,8 @@ class ArmTask(TaskEnv):
         return {**arrays, "clock": self.clock.clone(), "seed": self.seed}
 
     def load_state_dict(self, state: dict[str, Any]) -> Obs:
+        if len(state["clock"]) != self.num_envs:
+            raise EnvError(f"the saved state is of {len(state['clock'])} envs, but this env has {self.num_envs}.")
         for name, value in self._saved().items():
             value[:] = state[name].numpy()
         self.clock = state["clock"].clone()

@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 from plaudit.envs.mujoco.scene import CONTROL_HZ
 from plaudit.errors import EnvError
 
+LOOK_AT = (-0.2, 0.0, 0.25)
+"""Middle of the first view, between the robot's base and the table's workspace, in metres."""
+
 
 class Viewer:
     """Shows states in MuJoCo's passive viewer, no faster than they happen.
@@ -28,7 +31,11 @@ class Viewer:
 
         self.model = model
         self.data = mujoco.MjData(model)
-        self.window = mujoco.viewer.launch_passive(model, self.data)
+        self.window = mujoco.viewer.launch_passive(model, self.data, show_left_ui=False, show_right_ui=False)
+        with self.window.lock():
+            # A free camera, so that the mouse can turn it, set to see what the camera "show" sees.
+            self.window.cam.lookat[:] = LOOK_AT
+            self.window.cam.distance, self.window.cam.azimuth, self.window.cam.elevation = 1.8, 131.0, -20.0
         self._due = time.monotonic()
 
     def show(self, qpos: NDArray[np.float64], scenery: NDArray[np.float64]) -> None:
