@@ -282,10 +282,7 @@ def _versions() -> dict[str, str]:
 
 def envs() -> list[dict[str, Any]]:
     """The registered envs, a line each."""
-    rows = []
-    for name in ENVS.names():
-        doc = (ENVS.config_type(name) or object).__doc__ or ""
-        rows.append({"id": name, "description": doc.splitlines()[0] if doc else ""})
+    rows = [{"id": name, "description": ENVS.entry(name).options["about"]} for name in ENVS.names()]
     return [*rows, {"id": "gym:<id>", "description": "Any Gymnasium env with a continuous action space."}]
 
 

@@ -52,21 +52,28 @@ def register_env(env_id: str, *, max_episode_steps: int | None = None, override:
 
         if not (inspect.isclass(cls) and issubclass(cls, VecEnv)):
             raise RegistryError(f"env '{env_id}' must be a subclass of plaudit.envs.VecEnv, not {cls!r}.")
-        _add(env_id, cls, max_episode_steps=max_episode_steps, override=override)
+        about = (inspect.getdoc(cls) or "").split("\n")[0]
+        _add(env_id, cls, max_episode_steps=max_episode_steps, override=override, about=about)
         return cls
 
     return decorate
 
 
 def _add(
-    env_id: str, target: Any, *, config: Any = None, max_episode_steps: int | None = None, override: bool = False
+    env_id: str,
+    target: Any,
+    *,
+    config: Any = None,
+    max_episode_steps: int | None = None,
+    override: bool = False,
+    about: str = "",
 ) -> None:
     """Adds one env to both registries. Gymnasium first: it may refuse the id."""
     if env_id.startswith(GYM_PREFIX):
         raise RegistryError(f"env '{env_id}': ids that start with '{GYM_PREFIX}' belong to Gymnasium's envs.")
     if env_id not in ENVS.names() or override:
         _add_to_gymnasium(env_id, override)
-    ENVS.add(env_id, target, config=config, override=override, max_episode_steps=max_episode_steps)
+    ENVS.add(env_id, target, config=config, override=override, max_episode_steps=max_episode_steps, about=about)
 
 
 def _add_to_gymnasium(env_id: str, override: bool) -> None:
@@ -169,16 +176,18 @@ def _apply_limit(env_id: str, env: VecEnv, config: Any, limit: int | None) -> No
 
 def _register_builtins() -> None:
     """The envs that come with the package."""
+    push = "Push a cube into a goal disc on the table."
     tasks = {
-        "PushCube": ("push_cube:PushCube", "PushCubeConfig"),
-        "PushCubeRL": ("push_cube:PushCube", "PushCubeConfig"),
-        "PickCube": ("pick_cube:PickCube", "PickCubeConfig"),
-        "PegInsertion": ("peg_insertion:PegInsertion", "PegInsertionConfig"),
+        "PushCube": ("push_cube:PushCube", "PushCubeConfig", push),
+        "PushCubeRL": ("push_cube:PushCube", "PushCubeConfig", push),
+        "PickCube": ("pick_cube:PickCube", "PickCubeConfig", "Grasp a cube and hold it at a goal in the air."),
+        "PegInsertion": ("peg_insertion:PegInsertion", "PegInsertionConfig", "Insert the held peg into a hole."),
     }
-    for name, (target, config) in tasks.items():
-        _add(name, f"plaudit.envs.mujoco.{target}", config=f"plaudit.envs.mujoco.config:{config}")
+    for name, (target, config, about) in tasks.items():
+        _add(name, f"plaudit.envs.mujoco.{target}", config=f"plaudit.envs.mujoco.config:{config}", about=about)
     for name in ("ConstantValue", "ObsValue", "Discount", "ActionReward", "ObsActionReward", "Timeout"):
-        _add(f"probe/{name}", f"plaudit.envs.probes:{name}", config="plaudit.envs.config:ProbeConfig")
+        about = "A probe whose value and best action are known."
+        _add(f"probe/{name}", f"plaudit.envs.probes:{name}", config="plaudit.envs.config:ProbeConfig", about=about)
 
 
 _register_builtins()

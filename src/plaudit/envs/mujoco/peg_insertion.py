@@ -53,7 +53,7 @@ class PegInsertion(ArmTask):
             for x, y, sx, sy in boxes
         )
         floor = f'<geom class="visual" type="box" pos="0 0 .001" size="{hole} {hole} .001" rgba=".05 .05 .05 1"/>'
-        return scene.build("peg_insertion", peg, block + floor)
+        return scene.build("peg_insertion", peg, block + floor, damping=5e-4)
 
     def place(self, ids: Ids, u: Array) -> None:
         self.sim.scenery[ids, 0] = spread(u[:, 0], -0.1, 0.05)

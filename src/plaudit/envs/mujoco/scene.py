@@ -13,13 +13,15 @@ SUBSTEPS = 8
 CONTROL_HZ = 1 / (TIMESTEP * SUBSTEPS)
 
 
-def build(task: str, thing: str, scenery: str) -> mujoco.MjModel:
+def build(task: str, thing: str, scenery: str, damping: float = 0.0) -> mujoco.MjModel:
     """Compiles the robot with one task's objects.
 
     Args:
         task: Name of the model.
         thing: MJCF of the geoms of the free body that the robot handles.
         scenery: MJCF of the geoms of the mocap body: a goal, or a block with a hole.
+        damping: Of the free body, in N s/m and N m s. A long one that spins fast gains energy without it, as the
+            integrator leaves gyroscopic forces out of its derivatives, until MuJoCo gives up and resets the state.
     """
     return mujoco.MjModel.from_xml_string(f"""
 <mujoco model="{task}">
@@ -42,7 +44,9 @@ def build(task: str, thing: str, scenery: str) -> mujoco.MjModel:
     <camera name="base_camera" pos=".7 0 .55" xyaxes="0 1 0 -.569 0 .822" fovy="40"/>
     <camera name="show" pos=".9 -1.3 .9" xyaxes=".749 .662 0 -.232 .263 .938" fovy="32"/>
     {panda.body()}
-    <body name="thing" pos="0 0 .02"><freejoint/>{thing}</body>
+    <body name="thing" pos="0 0 .02">
+      <joint type="free" armature="0" damping="{damping}"/>{thing}
+    </body>
     <body name="scenery" mocap="true" pos="0 0 0">{scenery}</body>
   </worldbody>
   <equality><joint joint1="finger1" joint2="finger2" solref=".005 1" solimp=".95 .99 .001"/></equality>

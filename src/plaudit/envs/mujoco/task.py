@@ -33,7 +33,7 @@ GRIPPER_REST = 0.03
 around it. -1 closes, and 1/3 or more opens fully."""
 
 MAX_LEAD = 2.0
-"""How far the target may run ahead of the gripper, in actions."""
+"""How far the target may run ahead of the gripper or the joints, in actions, when something is in their way."""
 
 
 class ArmTask(TaskEnv):
@@ -110,7 +110,7 @@ class ArmTask(TaskEnv):
         self.episode[which] += 1
         self.sim.state[which] = 0.0
         self.place(which, episode_uniforms(self.seed, which, self.episode[which], self.randoms))
-        self._look()
+        self.tcp[which], self.hand[which] = panda.forward(self.sim.qpos[which, :7])
         self.target[which] = self.tcp[which]
 
     def place_robot(self, ids: Ids, tcp: Array, finger: float) -> None:
@@ -145,12 +145,13 @@ class ArmTask(TaskEnv):
     def _actuator_targets(self, action: Array) -> Array:
         """Joint and finger targets (num_envs, 9) for actions (num_envs, action_dim) in [-1, 1]."""
         arm = action[:, : self.arm_actions] * self.scale
+        most = MAX_LEAD * self.scale
         if self.cfg.control == "ee":
-            lead = np.clip(self.target + arm - self.tcp, -MAX_LEAD * self.scale, MAX_LEAD * self.scale)
-            self.target = np.clip(self.tcp + lead, *WORKSPACE)
+            self.target = np.clip(self.tcp + np.clip(self.target + arm - self.tcp, -most, most), *WORKSPACE)
             joints = panda.inverse(self.target)
         else:
-            joints = np.clip(self.sim.ctrl[:, :7] + arm, panda.LOWER, panda.UPPER)
+            now = self.sim.qpos[:, :7]
+            joints = np.clip(now + np.clip(self.sim.ctrl[:, :7] + arm - now, -most, most), panda.LOWER, panda.UPPER)
         targets = self.sim.ctrl.copy()
         change = joints - targets[:, :7]
         # The real arm's speed limits: the whole motion is slowed, so that its direction stays.

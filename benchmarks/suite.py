@@ -1,0 +1,76 @@
+"""The benchmarks in turn, each in a process of its own; `plaudit bench` calls `run`."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from measure import Row, machine, say, table
+from plaudit.errors import ConfigError, MissingDependencyError, PlauditError, nearest
+
+BENCHMARKS = {
+    "step": "env steps/s, against bare mujoco.rollout and AsyncVectorEnv",
+    "render": "frames/s, against bare mujoco.Renderer",
+    "ppo": "PPO, against Stable-Baselines3's",
+    "footprint": "memory of training, and time to start",
+}
+
+
+def run(names: Sequence[str] = (), quick: bool = False) -> dict[str, Any]:
+    """Runs the benchmarks called `names`, all by default; prints a table and returns its rows.
+
+    Args:
+        names: Keys of `BENCHMARKS`.
+        quick: Fewer and shorter rounds.
+    """
+    chosen = list(names) or list(BENCHMARKS)
+    for name in chosen:
+        if name not in BENCHMARKS:
+            raise ConfigError(f"unknown benchmark '{name}'.{nearest(name, BENCHMARKS)}")
+    if "ppo" in chosen and importlib.util.find_spec("stable_baselines3") is None:
+        raise MissingDependencyError("the benchmark 'ppo' needs its peer: pip install stable-baselines3")
+    where = machine()
+    _introduce(where)
+    rows: dict[str, list[dict[str, Any]]] = {}
+    failed = []
+    for name in chosen:
+        say(f"\n{name}: {BENCHMARKS[name]}")
+        found = _run_one(name, quick)
+        if found is None:
+            failed.append(name)
+        else:
+            rows[name] = found
+    every = [
+        Row(**{key: value for key, value in row.items() if key != "met"}) for part in rows.values() for row in part
+    ]
+    print(f"\n{table(every)}\nload average at the end: {os.getloadavg()[0]:.2f}")
+    if failed:
+        raise PlauditError(f"these benchmarks failed: {', '.join(failed)}; see above for why.")
+    return {"machine": where, "quick": quick, "benchmarks": rows, "met": all(row.met is not False for row in every)}
+
+
+def _run_one(name: str, quick: bool) -> list[dict[str, Any]] | None:
+    """The rows of one benchmark, or `None` if it failed; its progress goes to stderr as it runs."""
+    command = [sys.executable, str(Path(__file__).with_name(f"{name}.py")), *(["--quick"] if quick else [])]
+    # Threads that spin while they wait take cores from the simulator; passive ones are best for all sides.
+    environ = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "MUJOCO_GL": "egl", "LP_NUM_THREADS": "0"}
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environ, check=False)
+    if done.returncode:
+        return None
+    found: list[dict[str, Any]] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+def _introduce(where: dict[str, Any]) -> None:
+    """Says where this runs, and warns if it is not alone there."""
+    versions = ", ".join(f"{package} {version}" for package, version in where["versions"].items())
+    print(f"{where['cores']} cores ({where['cpu']}), load average {where['load'][0]} at the start")
+    print(f"Python {where['python']}, {versions}")
+    if where["load"][0] > 0.5:
+        print("The machine is busy: ratios are still of some use, absolute numbers are not.")

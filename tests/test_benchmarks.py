@@ -1,0 +1,156 @@
+"""The benchmarks' own parts: tables, the peers' envs, the learning table. Nothing is timed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+
+import learn
+import measure
+import suite
+from plaudit.envs.registry import build_env
+from plaudit.errors import ConfigError
+
+
+def test_targets_are_lower_or_upper_bounds() -> None:
+    assert measure.Row("a", 9.0, "x", "peer", 10.0, 0.9, target=0.85).met is True
+    assert measure.Row("a", 9.0, "x", "peer", 10.0, 0.9, target=0.95).met is False
+    assert measure.Row("a", 9.0, "x", "peer", 10.0, 0.9, target=0.85, lower_is_better=True).met is False
+    assert measure.Row("a", 0.4, "s", target=0.5, lower_is_better=True).met is True
+    assert measure.Row("a", 0.4, "s").met is None
+
+
+def test_table_shows_value_peer_ratio_and_verdict() -> None:
+    row = measure.Row("stepping", 12345.6, "steps/s", "limit", 14000.0, 0.88, target=0.8, note="two threads")
+    lines = measure.table([row]).splitlines()
+    assert " ".join(lines[1].split()) == "stepping 12,346 steps/s 14,000 steps/s (limit) 0.88 >= 0.8 met"
+    assert lines[2].strip() == "two threads"
+
+
+def test_runs_take_turns_and_ratios_are_paired() -> None:
+    order: list[str] = []
+
+    def run(name: str) -> float:
+        order.append(name)
+        return float(len(order))
+
+    seen = measure.take_turns({"a": lambda: run("a"), "b": lambda: run("b")}, rounds=2)
+    assert order == ["a", "b", "a", "b"]
+    assert seen == {"a": [1.0, 3.0], "b": [2.0, 4.0]}
+    assert measure.paired_ratio([1.0, 4.0, 9.0], [1.0, 2.0, 3.0]) == 2.0
+
+
+def test_an_unknown_benchmark_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"'rendr'.*'render'"):
+        suite.run(["rendr"])
+
+
+def test_every_benchmark_of_the_suite_is_a_script() -> None:
+    for name in suite.BENCHMARKS:
+        assert Path(suite.__file__).with_name(f"{name}.py").is_file()
+
+
+def test_single_env_is_the_same_task_as_the_batched_env() -> None:
+    """Same episodes, observations, rewards and success, up to the solver's warm start and float32."""
+    from single_env import SinglePushCube
+
+    batch: Any = build_env("PushCube", {"num_envs": 3})
+    single = SinglePushCube(index=2, seed=0)
+    obs, _ = batch.reset(0)
+    alone, _ = single.reset()
+    np.testing.assert_allclose(alone, obs["state"][2], atol=1e-5)
+    for t in range(51):
+        action = batch.expert_action()
+        step = batch.step(action)
+        alone, reward, _, truncated, info = single.step(action[2].numpy())
+        expected = step.obs["state"][2] if step.final_obs is None else step.final_obs["state"][2]
+        np.testing.assert_allclose(alone, expected, atol=0.05, err_msg=f"step {t}")
+        assert reward == pytest.approx(step.reward[2].item(), abs=0.01)
+        assert info["success"] == step.success[2].item()
+        assert truncated == step.truncated[2].item() == (t == 49)
+        if truncated:
+            alone, _ = single.reset()
+            np.testing.assert_allclose(alone, step.obs["state"][2], atol=1e-5)
+    batch.close()
+
+
+def test_sb3_adapter_hands_on_what_the_env_says() -> None:
+    pytest.importorskip("stable_baselines3")
+    from sb3_adapter import Sb3Adapter
+
+    cfg = {"num_envs": 4, "episode_length": 6}
+    env, adapter = build_env("PushCube", cfg), Sb3Adapter(build_env("PushCube", cfg), seed=3)
+    expected, _ = env.reset(3)
+    env.stagger()
+    np.testing.assert_array_equal(adapter.reset(), expected["state"])
+    generator = torch.Generator().manual_seed(0)
+    endings = 0
+    for _ in range(14):
+        action = 2 * torch.rand(4, 4, generator=generator) - 1
+        step = env.step(action)
+        obs, reward, done, infos = adapter.step(action.numpy())
+        np.testing.assert_array_equal(obs, step.obs["state"])
+        np.testing.assert_array_equal(reward, step.reward)
+        np.testing.assert_array_equal(done, step.done)
+        ended = step.ended.tolist()
+        assert [index for index, info in enumerate(infos) if info] == ended
+        for row, index in enumerate(ended):
+            np.testing.assert_array_equal(infos[index]["terminal_observation"], step.final_obs["state"][row])
+            assert infos[index]["TimeLimit.truncated"] is bool(step.truncated[index])
+            endings += 1
+    assert endings >= 8
+    env.close()
+    adapter.close()
+
+
+def test_sb3_adapter_tells_termination_from_truncation() -> None:
+    pytest.importorskip("stable_baselines3")
+    from sb3_adapter import Sb3Adapter
+
+    # A goal as wide as the table: every first step is a success and ends the episode.
+    cfg = {"num_envs": 4, "terminate_on_success": True, "success_threshold": 5.0}
+    adapter = Sb3Adapter(build_env("PushCube", cfg))
+    adapter.reset()
+    _, _, done, infos = adapter.step(np.zeros((4, 4), np.float32))
+    assert done.all()
+    assert [info["TimeLimit.truncated"] for info in infos] == [False] * 4
+    adapter.close()
+
+
+def test_learning_log_gives_steps_and_minutes_to_target(tmp_path: Path) -> None:
+    rows = [
+        {"step": 600, "charts/steps_per_second": 10.0},  # one minute
+        {"step": 600, "eval/success_once": 0.5},
+        {"step": 1200, "charts/steps_per_second": 5.0},  # two minutes
+        {"step": 1200, "eval/success_once": 0.96},
+        {"step": 1800, "charts/steps_per_second": 10.0},  # one minute
+        {"step": 1800, "eval/success_once": 0.9},
+    ]
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run = learn.outcome(learn.read_log(path, "success_once"), 0.95, "success_once", load=0.0)
+    assert (run.reached, run.minutes, run.final, run.best) == (1200, 3.0, 0.9, 0.96)
+    assert (run.steps, run.total_minutes) == (1800, 4.0)
+
+
+def test_learning_table_counts_a_run_that_never_got_there_as_the_worst(tmp_path: Path) -> None:
+    def run(reached: int | None, final: float) -> learn.Outcome:
+        minutes = None if reached is None else reached / 100_000
+        return learn.Outcome("success_once", reached, minutes, final, final, 500_000, 5.0, 0.0)
+
+    results = {"push_cube": {"0": run(200_000, 0.99), "2": run(None, 0.5), "1": run(300_000, 0.97)}}
+    row = learn.markdown(results).splitlines()[2]
+    assert row == (
+        "| push_cube | success_once 95.0% | 200k, 300k, never | 300k | never | 3.00 (never) | 99.0%, 97.0%, 50.0% |"
+    )
+    learn.save_results(results, tmp_path)
+    assert learn.load_results(tmp_path / "results.json") == results
+    assert (tmp_path / "table.md").read_text() == learn.markdown(results)
