@@ -27,8 +27,8 @@ class Calls(ModuleType):
         self.calls.append(("load", recipe, overrides, config_file))
         return "config"
 
-    def train(self, config: Any, *, resume: Path | None, quiet: bool) -> dict[str, Any]:
-        self.calls.append(("train", config, resume, quiet))
+    def train(self, config: Any, *, quiet: bool) -> dict[str, Any]:
+        self.calls.append(("train", config, quiet))
         print("for people")
         return {"run": Path("outputs/x"), "success": float("nan"), "steps": 3}
 
@@ -82,7 +82,7 @@ def test_train_json_goes_last_on_stdout_and_the_rest_to_stderr(
     stages: Calls, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["train", "push_cube", "--json", "runtime.seed=2", "--quiet"]) == 0
-    assert stages.calls == [("load", "push_cube", ["runtime.seed=2"], None), ("train", "config", None, True)]
+    assert stages.calls == [("load", "push_cube", ["runtime.seed=2"], None), ("train", "config", True)]
     captured = capsys.readouterr()
     assert json.loads(captured.out) == {"run": "outputs/x", "success": None, "steps": 3}
     assert captured.err == "for people\n"

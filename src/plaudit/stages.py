@@ -48,9 +48,7 @@ def load(recipe: str | Path | None, overrides: Sequence[str] = (), config_file: 
         return ALGORITHMS.config_type(name)
 
     registries = {"env": env_config_type, "policy": policy_type, "algorithm": algorithm_type}
-    return load_config(
-        recipe, overrides, config_file=config_file, registries=registries, prepare=_import_users_modules
-    )
+    return load_config(recipe, overrides, config_file=config_file, registries=registries, prepare=_import_users_modules)
 
 
 def _import_users_modules(config: Config) -> None:

@@ -47,7 +47,7 @@ def stages(monkeypatch: pytest.MonkeyPatch, registries: dict[str, Any]) -> Modul
     def load(recipe: str | None, overrides: list[str], config_file: Path | None) -> Config:
         return load_config(recipe, overrides, config_file=config_file, registries=registries)
 
-    def train(config: Config, *, resume: Path | None, quiet: bool) -> dict[str, Any]:
+    def train(config: Config, *, quiet: bool) -> dict[str, Any]:
         run = Path(config.runtime.output_dir) / config.runtime.exp_name
         run.mkdir(parents=True)
         return {"run": run}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -182,7 +183,7 @@ def test_overrides_in_hydras_grammar() -> None:
     overrides = [
         "runtime.seed=2",
         "algorithm.cfg.learning_rate=3e-4",
-        "+algorithm.cfg.target_kl=null",
+        "+algorithm.cfg.clip_value=null",
         "++algorithm.cfg.gamma=0.5",
         "~algorithm.cfg.n_epochs",
         "policy.actor.hidden_sizes=[8,16]",
@@ -191,13 +192,16 @@ def test_overrides_in_hydras_grammar() -> None:
         "runtime.use_wandb=True",
     ]
     config = load_config("push_cube", overrides)
-    assert config.runtime == RuntimeConfig("x=1", seed=2, iterations=config.runtime.iterations, use_wandb=True)
+    before = load_config("push_cube").runtime
+    assert config.runtime == replace(before, exp_name="x=1", seed=2, use_wandb=True)
     assert config.algorithm.cfg == {
         "learning_rate": 3e-4,
         "batch_size": 256,
         "gamma": 0.5,
         "gae_lambda": 0.9,
-        "target_kl": None,
+        "lr_schedule": "linear",
+        "target_kl": 0.03,
+        "clip_value": None,
     }
     assert config.policy.actor is not None and config.policy.actor.hidden_sizes == (8, 16)
     assert config.env.cfg == {"num_envs": 64, "word": "a, b"}

@@ -111,7 +111,7 @@ class Broken(Walk):
     def advance(self, action: torch.Tensor) -> Outcome:
         outcome = super().advance(action)
         if self.mistake == "views":
-            outcome.reward = self.position[:, 0]
+            outcome.rewards = {"position": self.position[:, 0]}
         if self.mistake == "all rows":
             outcome.terminated[0] = True
         return outcome

@@ -95,19 +95,19 @@ def steps_to_the_end(env: VecEnv) -> int:
 
 
 def test_registered_limit_is_applied() -> None:
-    register_env("MyTaskRL", max_episode_steps=7, override=True)(Line)
-    assert steps_to_the_end(build_env("MyTaskRL", {"num_envs": 3})) == 7
+    register_env("LineTaskRL", max_episode_steps=7, override=True)(Line)
+    assert steps_to_the_end(build_env("LineTaskRL", {"num_envs": 3})) == 7
 
 
 @pytest.mark.parametrize(("cfg", "steps"), [({}, 7), ({"episode_length": 9}, 9), (LineConfig(episode_length=4), 4)])
 def test_episode_length_wins_over_the_registered_limit(cfg: Any, steps: int) -> None:
-    register_env("MyTaskRL", max_episode_steps=7)(ConfiguredLine)
-    assert steps_to_the_end(build_env("MyTaskRL", cfg)) == steps
+    register_env("LineTaskRL", max_episode_steps=7)(ConfiguredLine)
+    assert steps_to_the_end(build_env("LineTaskRL", cfg)) == steps
 
 
 def test_episode_length_works_without_a_config_class() -> None:
-    register_env("MyTaskRL", max_episode_steps=7)(Line)
-    assert steps_to_the_end(build_env("MyTaskRL", {"episode_length": 3})) == 3
+    register_env("LineTaskRL", max_episode_steps=7)(Line)
+    assert steps_to_the_end(build_env("LineTaskRL", {"episode_length": 3})) == 3
 
 
 def test_limit_that_cannot_be_applied_is_an_error() -> None:
@@ -118,21 +118,21 @@ def test_limit_that_cannot_be_applied_is_an_error() -> None:
 
 
 def test_config_class_is_filled_and_wrong_keys_are_named() -> None:
-    register_env("MyTaskRL")(ConfiguredLine)
-    assert env_config_type("MyTaskRL") is LineConfig
-    env = build_env("MyTaskRL", {"num_envs": 3})
+    register_env("LineTaskRL")(ConfiguredLine)
+    assert env_config_type("LineTaskRL") is LineConfig
+    env = build_env("LineTaskRL", {"num_envs": 3})
     assert isinstance(env, ConfiguredLine)
     assert env.cfg == LineConfig(num_envs=3, episode_length=50)
     with pytest.raises(ConfigError, match=r"num_env\b.*num_envs"):
-        build_env("MyTaskRL", {"num_env": 3})
+        build_env("LineTaskRL", {"num_env": 3})
     with pytest.raises(ConfigError, match="expected a mapping"):
-        build_env("MyTaskRL", 3)
+        build_env("LineTaskRL", 3)
 
 
 def test_threads_go_to_constructors_that_take_them() -> None:
-    register_env("MyTaskRL")(ConfiguredLine)
+    register_env("LineTaskRL")(ConfiguredLine)
     register_env("Plain")(Line)
-    env = build_env("MyTaskRL", threads=2)
+    env = build_env("LineTaskRL", threads=2)
     assert isinstance(env, ConfiguredLine) and env.threads == 2
     build_env("Plain", threads=2)
 
@@ -143,11 +143,11 @@ def test_unknown_id_names_the_nearest() -> None:
 
 
 def test_duplicates_need_override() -> None:
-    register_env("MyTaskRL", max_episode_steps=5)(Line)
+    register_env("LineTaskRL", max_episode_steps=5)(Line)
     with pytest.raises(RegistryError, match="already registered"):
-        register_env("MyTaskRL")(Line)
-    register_env("MyTaskRL", max_episode_steps=6, override=True)(Line)
-    assert build_env("MyTaskRL").max_episode_steps == 6
+        register_env("LineTaskRL")(Line)
+    register_env("LineTaskRL", max_episode_steps=6, override=True)(Line)
+    assert build_env("LineTaskRL").max_episode_steps == 6
 
 
 @pytest.mark.parametrize(
@@ -174,8 +174,8 @@ def test_config_types_of_builtins() -> None:
 
 
 def test_gymnasium_make_gives_one_env_with_the_limit() -> None:
-    register_env("MyTaskRL", max_episode_steps=3)(ConfiguredLine)
-    env = gymnasium.make("MyTaskRL")
+    register_env("LineTaskRL", max_episode_steps=3)(ConfiguredLine)
+    env = gymnasium.make("LineTaskRL")
     env.reset(seed=0)
     steps = [env.step(np.zeros(1, np.float32)) for _ in range(3)]
     assert [obs.tolist() for obs, *_ in steps] == [[1.0], [2.0], [3.0]]  # The true last one, not the reset's 0.
@@ -184,14 +184,14 @@ def test_gymnasium_make_gives_one_env_with_the_limit() -> None:
     with pytest.raises(EnvError, match="episode is over"):
         env.step(np.zeros(1, np.float32))
     assert env.reset()[0].tolist() == [0.0]
-    longer = gymnasium.make("MyTaskRL", episode_length=5)
+    longer = gymnasium.make("LineTaskRL", episode_length=5)
     longer.reset(seed=0)
     assert [longer.step(np.zeros(1, np.float32))[3] for _ in range(5)] == [False] * 4 + [True]
 
 
 def test_gymnasium_make_vec_gives_a_batch() -> None:
-    register_env("MyTaskRL", max_episode_steps=2)(ConfiguredLine)
-    envs = gymnasium.make_vec("MyTaskRL", num_envs=3)
+    register_env("LineTaskRL", max_episode_steps=2)(ConfiguredLine)
+    envs = gymnasium.make_vec("LineTaskRL", num_envs=3)
     obs, _ = envs.reset(seed=0)
     assert obs.shape == (3, 1) and obs.dtype == np.float32
     zeros = np.zeros((3, 1), np.float32)

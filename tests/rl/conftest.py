@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from rl_helpers import make_policy
+from rl_helpers import MakeTrainer, make_policy
 
 from plaudit.config.schema import PPOConfig, RuntimeConfig
 from plaudit.envs import build_env
@@ -20,9 +19,6 @@ def one_thread() -> None:
     """Two torch threads are slower than one on nets of this size, and the random numbers begin anew."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-
-
-MakeTrainer = Callable[..., Trainer]
 
 
 @pytest.fixture

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from plaudit.config.schema import ActorCriticConfig, NetworkConfig
-from plaudit.rl import ActorCritic
+from plaudit.rl import ActorCritic, Trainer
+
+MakeTrainer = Callable[..., Trainer]
 
 
 def make_policy(env: Any, hidden: tuple[int, ...] = (32, 32), **config: Any) -> ActorCritic:

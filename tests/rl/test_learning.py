@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import MakeTrainer
+from rl_helpers import MakeTrainer
 
 from plaudit.envs.probes import ActionReward, Probe
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import MakeTrainer
+from rl_helpers import MakeTrainer
 
 from plaudit.envs.config import ProbeConfig
 from plaudit.envs.probes import Timeout

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import MakeTrainer
+from rl_helpers import MakeTrainer
 
 from plaudit.envs.base import Outcome
 from plaudit.envs.config import ProbeConfig

@@ -69,7 +69,16 @@ def type_hints(cls: type) -> dict[str, Any]:
     try:
         return typing.get_type_hints(cls)
     except NameError:
-        return {f.name: Any if isinstance(f.type, str) else f.type for f in dataclasses.fields(cls)}
+        return {field.name: _type_hint(cls, field) for field in dataclasses.fields(cls)}
+
+
+def _type_hint(cls: type, field: dataclasses.Field[Any]) -> Any:
+    """The resolved annotation of one field, or `Any`."""
+    alone = type(cls.__name__, (), {"__annotations__": {field.name: field.type}, "__module__": cls.__module__})
+    try:
+        return typing.get_type_hints(alone)[field.name]
+    except NameError:
+        return Any
 
 
 def type_text(hint: Any) -> str:

@@ -105,7 +105,7 @@ def actuators() -> str:
     """MJCF of the arm's joint servos and the two force-limited fingers."""
     arm = [_servo(j, 4500, 200, 87) for j in (1, 2)] + [_servo(j, 3500, 130, 87) for j in (3, 4)]
     wrist = [_servo(j, 2000, 45, 12) for j in (5, 6, 7)]
-    finger = '<position name="{0}" joint="{0}" kp="1500" kv="60" ctrlrange="0 0.04" forcerange="-35 35"/>'
+    finger = '<position name="{0}" joint="{0}" kp="1500" kv="60" ctrlrange="0 0.04" forcerange="-70 70"/>'
     return "".join(arm + wrist + [finger.format("finger1"), finger.format("finger2")])
 
 

@@ -15,9 +15,7 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return x ^ (x >> np.uint64(31))
 
 
-def episode_uniforms(
-    seed: int, env: NDArray[np.int64], episode: NDArray[np.int64], count: int
-) -> NDArray[np.float64]:
+def episode_uniforms(seed: int, env: NDArray[np.int64], episode: NDArray[np.int64], count: int) -> NDArray[np.float64]:
     """Uniform numbers in [0, 1) for each pair of env and episode.
 
     Args:

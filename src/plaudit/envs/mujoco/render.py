@@ -61,9 +61,7 @@ class _Painter:
             mujoco.mj_kinematics(model, data)
             mujoco.mj_camlight(model, data)
             for c, camera in enumerate(cameras):
-                mujoco.mjv_updateScene(
-                    model, data, self.option, None, camera, mujoco.mjtCatBit.mjCAT_ALL, self.scene
-                )
+                mujoco.mjv_updateScene(model, data, self.option, None, camera, mujoco.mjtCatBit.mjCAT_ALL, self.scene)
                 mujoco.mjr_render(self.viewport, self.scene, self.context)
                 mujoco.mjr_readPixels(self.upside_down, None, self.viewport, self.context)
                 out[c, i] = self.upside_down[::-1]
