@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise
     if as_json and result is not None:
         _print_json(result)
-    return 0
+    return 130 if result is not None and result.get("interrupted") else 0
 
 
 def _dispatch(words: list[str], as_json: bool) -> dict[str, Any] | None:

@@ -91,7 +91,7 @@ def test_limits_are_frankas(model: mujoco.MjModel) -> None:
 
 
 def test_gripper_is_frankas(model: mujoco.MjModel) -> None:
-    # Franka Hand: 80 mm of travel, 70 N of continuous force, which two fingers share.
+    # Franka Hand: 80 mm of travel, 70 N of continuous force.
     for name in ("finger1", "finger2"):
         assert model.joint(name).range.tolist() == [0, 0.04]
         assert model.actuator(name).forcerange.tolist() == [-70, 70]
