@@ -114,7 +114,7 @@ class SinglePushCube(gymnasium.Env[Any, Any]):
         self.target = target
         change = [new - old for new, old in zip(inverse(*target), self.ctrl.tolist()[:7], strict=True)]
         slow = max(1.0, *(abs(part) / limit for part, limit in zip(change, STEP_LIMITS, strict=True)))
-        finger = min(max(GRIPPER_REST * (1 + action[3]), 0.0), panda.FINGER_OPEN)
+        finger = min(GRIPPER_REST + (GRIPPER_REST - panda.FINGER_CLOSED) * action[3], panda.FINGER_OPEN)
         now = self.ctrl.copy()
         final = now.copy()
         final[:7] += np.array(change) / slow

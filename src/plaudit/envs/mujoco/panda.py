@@ -22,6 +22,9 @@ MAX_SPEED = np.array([2.175, 2.175, 2.175, 2.175, 2.61, 2.61, 2.61])
 FINGER_OPEN = 0.04
 """Travel of one finger, so the gap is twice this."""
 
+FINGER_CLOSED = -0.01
+"""Target of a closed finger: beyond the middle, so that it presses on what it holds."""
+
 _UPPER_ARM, _FOREARM = np.hypot(D3, A4), np.hypot(D5, A4)
 _SHOULDER_OFFSET = np.arctan2(A4, D3)
 _ELBOW_OFFSET = np.arctan2(D3, A4) + np.arctan2(D5, A4)
@@ -105,7 +108,7 @@ def actuators() -> str:
     """MJCF of the arm's joint servos and the two force-limited fingers."""
     arm = [_servo(j, 4500, 200, 87) for j in (1, 2)] + [_servo(j, 3500, 130, 87) for j in (3, 4)]
     wrist = [_servo(j, 2000, 45, 12) for j in (5, 6, 7)]
-    finger = '<position name="{0}" joint="{0}" kp="1500" kv="60" ctrlrange="0 0.04" forcerange="-70 70"/>'
+    finger = '<position name="{0}" joint="{0}" kp="1500" kv="60" ctrlrange="-0.01 0.04" forcerange="-70 70"/>'
     return "".join(arm + wrist + [finger.format("finger1"), finger.format("finger2")])
 
 
@@ -173,5 +176,7 @@ DEFAULTS = """
     <geom contype="2" conaffinity="1" friction="1 .02 .002" priority="1" condim="4" solref=".01 1"
           solimp=".95 .99 .001"/>
   </default>
-  <default class="finger"><joint type="slide" range="0 0.04" damping="20" armature=".2"/></default>
+  <default class="finger">
+    <joint type="slide" range="0 0.04" damping="20" armature=".2" solreflimit=".01 1" solimplimit=".99 .999 .001"/>
+  </default>
 </default>"""

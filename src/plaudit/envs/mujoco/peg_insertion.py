@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from plaudit.envs.base import Headline
-from plaudit.envs.mujoco import scene
+from plaudit.envs.mujoco import panda, scene
 from plaudit.envs.mujoco.config import PegInsertionConfig
 from plaudit.envs.mujoco.cube import axes, closeness, length, spread
 from plaudit.envs.mujoco.task import ArmTask, Array, Ids
@@ -53,14 +53,14 @@ class PegInsertion(ArmTask):
             for x, y, sx, sy in boxes
         )
         floor = f'<geom class="visual" type="box" pos="0 0 .001" size="{hole} {hole} .001" rgba=".05 .05 .05 1"/>'
-        return scene.build("peg_insertion", peg, block + floor, damping=5e-4)
+        return scene.build("peg_insertion", peg, block + floor, damping=5e-4, cone="pyramidal")
 
     def place(self, ids: Ids, u: Array) -> None:
         self.sim.scenery[ids, 0] = spread(u[:, 0], -0.1, 0.05)
         self.sim.scenery[ids, 1] = spread(u[:, 1], -0.1, 0.1)
         hand = START + spread(u[:, 2:5], -0.05, 0.05) * np.array([1, 1, 0.4])
         self.place_robot(ids, hand, PEG_HALF_WIDTH)
-        self.sim.ctrl[ids, 7:9] = 0.0
+        self.sim.ctrl[ids, 7:9] = panda.FINGER_CLOSED
         self.sim.qpos[ids, 9:12] = hand - np.array([0, 0, GRIP])
         self.sim.qpos[ids, 12] = 1.0
         self.held_for[ids] = 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import mujoco
 
 from plaudit.envs.mujoco import panda
@@ -13,7 +15,13 @@ SUBSTEPS = 8
 CONTROL_HZ = 1 / (TIMESTEP * SUBSTEPS)
 
 
-def build(task: str, thing: str, scenery: str, damping: float = 0.0) -> mujoco.MjModel:
+def build(
+    task: str,
+    thing: str,
+    scenery: str,
+    damping: float = 0.0,
+    cone: Literal["elliptic", "pyramidal"] = "elliptic",
+) -> mujoco.MjModel:
     """Compiles the robot with one task's objects.
 
     Args:
@@ -22,11 +30,13 @@ def build(task: str, thing: str, scenery: str, damping: float = 0.0) -> mujoco.M
         scenery: MJCF of the geoms of the mocap body: a goal, or a block with a hole.
         damping: Of the free body, in N s/m and N m s. A long one that spins fast gains energy without it, as the
             integrator leaves gyroscopic forces out of its derivatives, until MuJoCo gives up and resets the state.
+        cone: Friction cones. Elliptic ones hold a cube that is shaken; pyramidal ones are twice as fast where a thing
+            is jammed, and hold one that is gripped more deeply.
     """
     return mujoco.MjModel.from_xml_string(f"""
 <mujoco model="{task}">
   <compiler angle="radian" autolimits="true"/>
-  <option timestep="{TIMESTEP}" integrator="implicitfast" cone="pyramidal" iterations="30" tolerance="1e-7">
+  <option timestep="{TIMESTEP}" integrator="implicitfast" cone="{cone}" impratio="{4 if cone == "elliptic" else 1}" iterations="30" tolerance="1e-7">
     <flag eulerdamp="disable"/>
   </option>
   <size memory="2M"/>

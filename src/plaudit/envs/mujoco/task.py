@@ -30,10 +30,16 @@ WORKSPACE = np.array([[-0.3, -0.3, 0.012], [0.2, 0.3, 0.4]])
 HAND_START = np.array([-0.1, 0.0, 0.17])
 GRIPPER_REST = 0.03
 """Where action 0 holds each finger, in metres: wider than the cube, so that a policy that does nothing yet can reach
-around it. -1 closes, and 1/3 or more opens fully."""
+around it. -1 closes, and 1/4 or more opens fully."""
 
 MAX_LEAD = 2.0
 """How far the target may run ahead of the gripper or the joints, in actions, when something is in their way."""
+
+
+def finger_target(action: Array) -> Array:
+    """Finger targets in metres for gripper actions in [-1, 1]."""
+    target = GRIPPER_REST + (GRIPPER_REST - panda.FINGER_CLOSED) * action
+    return np.minimum(target, panda.FINGER_OPEN)
 
 
 class ArmTask(TaskEnv):
@@ -158,7 +164,7 @@ class ArmTask(TaskEnv):
         slow = np.maximum(1.0, np.abs(change / (panda.MAX_SPEED / CONTROL_HZ)).max(1, keepdims=True))
         targets[:, :7] += change / slow
         if self.has_gripper_action:
-            targets[:, 7:9] = np.clip(GRIPPER_REST * (1 + action[:, -1:]), 0, panda.FINGER_OPEN)
+            targets[:, 7:9] = finger_target(action[:, -1:])
         return targets
 
     # What it shows.
