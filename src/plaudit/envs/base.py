@@ -25,6 +25,10 @@ Headline: TypeAlias = Literal["success_once", "success_at_end"]
 """The success metric that says most about a task."""
 
 
+STAGGERED = 10
+"""Groups of envs that start their first episode at different points."""
+
+
 @dataclass(slots=True)
 class Step:
     """What one step of a `VecEnv` returns. Unpacks as Gymnasium's five: obs, reward, terminated, truncated, info.
@@ -243,9 +247,12 @@ class TaskEnv(VecEnv):
         return step
 
     def stagger(self) -> None:
-        # Where every episode has the same length, envs that start together end together, for ever.
+        # Where every episode has the same length, envs that start together end together, for ever. A few groups are
+        # enough, and cheaper than an env or two that start anew at every step.
         if self.max_episode_steps is not None:
-            self.clock = torch.arange(self.num_envs) * self.max_episode_steps // self.num_envs
+            groups = min(STAGGERED, self.max_episode_steps)
+            group = torch.arange(self.num_envs) * groups // self.num_envs
+            self.clock = group * self.max_episode_steps // groups
 
     def request_frames(self, mode: FrameMode) -> None:
         if mode != "none" and not self.cameras:

@@ -437,7 +437,8 @@ def test_gripper_opens_and_closes(make: Make) -> None:
     action[:, 3] = torch.tensor([1.0, -1.0])
     for _ in range(15):
         env.step(action)
-    np.testing.assert_allclose(env.sim.qpos[:, 7:9], np.array([[0.04, 0.04], [0.0, 0.0]]), atol=1e-3)
+    # Joint limits are springs: a finger that presses with 15 N is a millimetre beyond.
+    np.testing.assert_allclose(env.sim.qpos[:, 7:9], np.array([[0.04, 0.04], [0.0, 0.0]]), atol=2e-3)
 
 
 def test_the_cube_stays_grasped(make: Make) -> None:
@@ -478,7 +479,7 @@ def test_rgb_gives_images_and_proprioception_only(make: Make, env_id: str) -> No
     obs = env.observe()
     assert set(obs) == {"state", "base_camera", "wrist_camera"}
     assert obs["base_camera"].shape == (3, 32, 40, 3)
-    assert np.array_equal(obs["state"].numpy(), env.proprioception().astype(np.float32))
+    assert np.array_equal(obs["state"].numpy(), env.proprioception(slice(None)).astype(np.float32))
     # Object and goal elsewhere: other pictures, the same numbers.
     env.sim.qpos[:, 9:11] += 0.07
     env.sim.scenery[:, :2] -= 0.05
@@ -514,7 +515,7 @@ def test_proprioception_by_hand(make: Make, control: str, lead: int) -> None:
     np.testing.assert_allclose(state[:, 15:18], 5 * panda.forward(sim.qpos[:, :7])[0], atol=1e-6)
     ahead = env.target - env.tcp if control == "ee" else sim.ctrl[:, :7] - sim.qpos[:, :7]
     np.testing.assert_allclose(state[:, 18:], 10 * ahead, atol=1e-6)
-    assert env.proprioception().shape == (2, 18 + lead)
+    assert env.proprioception(slice(None)).shape == (2, 18 + lead)
 
 
 # Saved states.

@@ -11,7 +11,7 @@ from plaudit.envs.base import Headline
 from plaudit.envs.mujoco import panda, scene
 from plaudit.envs.mujoco.config import PegInsertionConfig
 from plaudit.envs.mujoco.cube import axes, closeness, length, spread
-from plaudit.envs.mujoco.task import ArmTask, Array, Ids
+from plaudit.envs.mujoco.task import EVERYONE, ArmTask, Array, Ids, Rows
 
 PEG_HALF_WIDTH = 0.012
 PEG_HALF_LENGTH = 0.05
@@ -65,28 +65,24 @@ class PegInsertion(ArmTask):
         self.sim.qpos[ids, 12] = 1.0
         self.held_for[ids] = 0
 
-    def _tip(self) -> Array:
-        """Centre of the peg's lower end, (num_envs, 3)."""
-        return self.thing - PEG_HALF_LENGTH * axes(self.sim.qpos[:, 12:16])[:, 3:]
-
-    def _tip_to_hole(self) -> tuple[Array, Array]:
-        """Vectors from the tip to the middle of the hole's mouth (n, 3), and how deep the tip is inside (n,)."""
-        mouth = self.sim.scenery[:, :3] + np.array([0, 0, BLOCK_HEIGHT])
-        vector = mouth - self._tip()
+    def _tip_to_hole(self, rows: Rows = EVERYONE) -> tuple[Array, Array]:
+        """Vectors from the peg's tip to the middle of the hole's mouth (n, 3), and how deep it is inside (n,)."""
+        tip = self.thing[rows] - PEG_HALF_LENGTH * axes(self.sim.qpos[rows, 12:16])[:, 3:]
+        vector = self.sim.scenery[rows, :3] + np.array([0, 0, BLOCK_HEIGHT]) - tip
         inside = (np.abs(vector[:, :2]) < PEG_HALF_WIDTH).all(1)
         return vector, np.where(inside, np.maximum(vector[:, 2], 0.0), 0.0)
 
-    def task_state(self) -> Array:
-        vector, depth = self._tip_to_hole()
+    def task_state(self, rows: Rows) -> Array:
+        vector, depth = self._tip_to_hole(rows)
         return np.concatenate(
             [
-                5 * self.sim.scenery[:, :2],
+                5 * self.sim.scenery[rows, :2],
                 10 * vector,
                 10 * np.tanh(50 * vector[:, :2]),
                 20 * depth[:, None],
-                axes(self.sim.qpos[:, 12:16]),
-                10 * (self.thing - self.tcp),
-                self.held_for[:, None] / self.cfg.success_hold_steps,
+                axes(self.sim.qpos[rows, 12:16]),
+                10 * (self.thing[rows] - self.tcp[rows]),
+                self.held_for[rows, None] / self.cfg.success_hold_steps,
             ],
             axis=1,
         )

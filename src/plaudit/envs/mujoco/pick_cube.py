@@ -11,7 +11,7 @@ from plaudit.envs.base import Headline
 from plaudit.envs.mujoco import scene
 from plaudit.envs.mujoco.config import PickCubeConfig
 from plaudit.envs.mujoco.cube import HALF, THING, axes, closeness, length, spread, yaw_quaternion
-from plaudit.envs.mujoco.task import HAND_START, ArmTask, Array, Ids
+from plaudit.envs.mujoco.task import EVERYONE, HAND_START, ArmTask, Array, Ids, Rows
 
 STATIC_SPEED = 0.2
 """The robot counts as static when no joint turns faster than this, in rad/s (ManiSkill's value)."""
@@ -39,25 +39,25 @@ class PickCube(ArmTask):
         hand = HAND_START + np.concatenate([spread(u[:, 6:8], -0.02, 0.02), np.zeros((len(ids), 1))], axis=1)
         self.place_robot(ids, hand, 0.04)
 
-    def grasped(self) -> NDArray[np.bool_]:
-        """Whether the cube is between the pads and stops them from closing, (num_envs,)."""
-        offset = np.einsum("nij,ni->nj", self.hand, self.thing - self.tcp)
+    def grasped(self, rows: Rows = EVERYONE) -> NDArray[np.bool_]:
+        """Whether the cube is between the pads and stops them from closing, (n,)."""
+        offset = np.einsum("nij,ni->nj", self.hand[rows], self.thing[rows] - self.tcp[rows])
         between = (np.abs(offset) < np.array([0.02, 0.012, 0.025])).all(1)
-        finger = 0.5 * (self.sim.qpos[:, 7] + self.sim.qpos[:, 8])
-        squeezed = (finger < 1.5 * HALF) & (self.sim.ctrl[:, 7] < finger - 0.004)
+        finger = 0.5 * (self.sim.qpos[rows, 7] + self.sim.qpos[rows, 8])
+        squeezed = (finger < 1.5 * HALF) & (self.sim.ctrl[rows, 7] < finger - 0.004)
         result: NDArray[np.bool_] = between & squeezed
         return result
 
-    def task_state(self) -> Array:
-        goal = self.sim.scenery[:, :3]
+    def task_state(self, rows: Rows) -> Array:
+        cube, goal = self.thing[rows], self.sim.scenery[rows, :3]
         return np.concatenate(
             [
-                5 * self.thing,
-                axes(self.sim.qpos[:, 12:16]),
-                self.grasped()[:, None],
+                5 * cube,
+                axes(self.sim.qpos[rows, 12:16]),
+                self.grasped(rows)[:, None],
                 5 * goal,
-                5 * (self.thing - self.tcp),
-                5 * (goal - self.thing),
+                5 * (cube - self.tcp[rows]),
+                5 * (goal - cube),
             ],
             axis=1,
         )

@@ -10,12 +10,19 @@ from numpy.typing import NDArray
 from plaudit.envs.mujoco import scene
 from plaudit.envs.mujoco.config import PushCubeConfig
 from plaudit.envs.mujoco.cube import HALF, THING, axes, closeness, length, spread, yaw_quaternion
-from plaudit.envs.mujoco.task import HAND_START, ArmTask, Array, Ids
+from plaudit.envs.mujoco.task import EVERYONE, HAND_START, ArmTask, Array, Ids, Rows
 
 GOAL_DISTANCE = 0.2
 GOAL_HEADING = np.pi / 6
 BEHIND = 0.045
 """Where the gripper pushes from: this far behind the cube's centre, seen from the goal."""
+
+
+def push_point(cube: Array, direction: Array) -> Array:
+    """Where to push from, (n, 3), for cubes (n, 3) that are to go along directions (n, 2)."""
+    point = cube.copy()
+    point[:, :2] -= BEHIND * direction
+    return point
 
 
 class PushCube(ArmTask):
@@ -44,36 +51,31 @@ class PushCube(ArmTask):
         hand = HAND_START + np.array([-0.1, 0, 0]) + spread(u[:, 4:7], -0.02, 0.02)
         self.place_robot(ids, hand, 0.0)
 
-    def _to_goal(self) -> tuple[Array, Array]:
+    def _to_goal(self, rows: Rows = EVERYONE) -> tuple[Array, Array]:
         """Unit vectors from cube to goal on the table (n, 2), and distances (n,)."""
-        vector = self.sim.scenery[:, :2] - self.thing[:, :2]
+        vector = self.sim.scenery[rows, :2] - self.thing[rows, :2]
         distance = length(vector)
         return vector / np.maximum(distance, 1e-6)[:, None], distance
 
-    def _push_point(self, direction: Array) -> Array:
-        point = self.thing.copy()
-        point[:, :2] -= BEHIND * direction
-        return point
-
-    def task_state(self) -> Array:
-        goal = self.sim.scenery[:, :3]
-        direction, _ = self._to_goal()
+    def task_state(self, rows: Rows) -> Array:
+        cube, goal, tcp = self.thing[rows], self.sim.scenery[rows, :3], self.tcp[rows]
+        direction, _ = self._to_goal(rows)
         return np.concatenate(
             [
-                5 * self.thing,
-                axes(self.sim.qpos[:, 12:16]),
-                self.sim.qvel[:, 9:12],
+                5 * cube,
+                axes(self.sim.qpos[rows, 12:16]),
+                self.sim.qvel[rows, 9:12],
                 5 * goal[:, :2],
-                5 * (self.thing - self.tcp),
-                5 * (self._push_point(direction) - self.tcp),
-                5 * (goal - self.thing)[:, :2],
+                5 * (cube - tcp),
+                5 * (push_point(cube, direction) - tcp),
+                5 * (goal - cube)[:, :2],
             ],
             axis=1,
         )
 
     def judge(self) -> tuple[dict[str, Array], NDArray[np.bool_], dict[str, Array]]:
         direction, distance = self._to_goal()
-        reach_distance = length(self._push_point(direction) - self.tcp)
+        reach_distance = length(push_point(self.thing, direction) - self.tcp)
         flat = self.thing[:, 2] < HALF + 0.005
         success = (distance < self.cfg.success_threshold) & flat
         # Inside the goal the reach term is full, so that the robot need not chase the cube it has delivered.
@@ -89,7 +91,8 @@ class PushCube(ArmTask):
         side = np.stack([-direction[:, 1], direction[:, 0]], axis=1)
         offset = (self.tcp - self.thing)[:, :2]
         along, across = (offset * direction).sum(1), (offset * side).sum(1)
-        start = self._push_point(direction) - np.concatenate([0.02 * direction, np.zeros_like(distance)[:, None]], 1)
+        start = push_point(self.thing, direction)
+        start[:, :2] -= 0.02 * direction
         over_start = length(self.tcp[:, :2] - start[:, :2]) < 0.015
         behind = (along < -HALF) & (np.abs(across) < 0.015) & (self.tcp[:, 2] < 0.05)
         clear = self.tcp[:, 2] > 0.09

@@ -36,7 +36,8 @@ def build(
     return mujoco.MjModel.from_xml_string(f"""
 <mujoco model="{task}">
   <compiler angle="radian" autolimits="true"/>
-  <option timestep="{TIMESTEP}" integrator="implicitfast" cone="{cone}" impratio="{4 if cone == "elliptic" else 1}" iterations="30" tolerance="1e-7">
+  <option timestep="{TIMESTEP}" integrator="implicitfast" cone="{cone}" impratio="{4 if cone == "elliptic" else 1}"
+          iterations="30" tolerance="1e-7">
     <flag eulerdamp="disable"/>
   </option>
   <size memory="2M"/>

@@ -23,6 +23,10 @@ from plaudit.errors import EnvError
 
 Array = NDArray[np.float64]
 Ids = NDArray[np.int64]
+Rows = NDArray[np.int64] | slice
+"""Which envs: their indices, or `EVERYONE`."""
+
+EVERYONE = slice(None)
 
 WORKSPACE = np.array([[-0.3, -0.3, 0.012], [0.2, 0.3, 0.4]])
 """Box that the gripper's target stays in, in metres."""
@@ -90,8 +94,8 @@ class ArmTask(TaskEnv):
         """Puts robot, object and goal of the envs `ids` where the random numbers u, (n, randoms) in [0, 1), say."""
 
     @abstractmethod
-    def task_state(self) -> Array:
-        """What the state observation holds beyond proprioception, (num_envs, k)."""
+    def task_state(self, rows: Rows) -> Array:
+        """What the state observation of some envs holds beyond proprioception, (n, k)."""
 
     @abstractmethod
     def judge(self) -> tuple[dict[str, Array], NDArray[np.bool_], dict[str, Array]]:
@@ -174,19 +178,18 @@ class ArmTask(TaskEnv):
         """Position of the object's centre, (num_envs, 3)."""
         return self.sim.qpos[:, 9:12]
 
-    def proprioception(self) -> Array:
-        """What the robot itself knows, (num_envs, k): joints, speeds, gap, gripper position, and the servo's lead."""
-        sim = self.sim
-        lead = self.target - self.tcp if self.cfg.control == "ee" else sim.ctrl[:, :7] - sim.qpos[:, :7]
-        gap = sim.qpos[:, 7:8] + sim.qpos[:, 8:9]
-        return np.concatenate([sim.qpos[:, :7], 0.3 * sim.qvel[:, :7], 20 * gap, 5 * self.tcp, 10 * lead], axis=1)
+    def proprioception(self, rows: Rows) -> Array:
+        """What the robot itself knows, (n, k): joints, speeds, gap, gripper position, and the servo's lead."""
+        qpos, qvel, tcp = self.sim.qpos[rows], self.sim.qvel[rows], self.tcp[rows]
+        lead = self.target[rows] - tcp if self.cfg.control == "ee" else self.sim.ctrl[rows, :7] - qpos[:, :7]
+        gap = qpos[:, 7:8] + qpos[:, 8:9]
+        return np.concatenate([qpos[:, :7], 0.3 * qvel[:, :7], 20 * gap, 5 * tcp, 10 * lead], axis=1)
 
     def observe(self, ids: torch.Tensor | None = None) -> Obs:
-        state = self.proprioception()
+        rows = EVERYONE if ids is None else ids.cpu().numpy()
+        state = self.proprioception(rows)
         if self.cfg.obs_mode == "state":
-            state = np.concatenate([state, self.task_state()], axis=1)
-        if ids is not None:
-            state = state[ids.cpu().numpy()]
+            state = np.concatenate([state, self.task_state(rows)], axis=1)
         obs = {"state": self._out(state)}
         return obs if self.cfg.obs_mode == "state" else {**obs, **self.render(ids)}
 
@@ -208,10 +211,10 @@ class ArmTask(TaskEnv):
         return {name: torch.from_numpy(pixels).to(self.device) for name, pixels in frames.items()}
 
     def _observation_space(self) -> gym.spaces.Dict:
-        width = self.proprioception().shape[1]
+        width = self.proprioception(EVERYONE).shape[1]
         spaces: dict[str, gym.Space[Any]] = {}
         if self.cfg.obs_mode == "state":
-            width += self.task_state().shape[1]
+            width += self.task_state(EVERYONE).shape[1]
         else:
             shape = (*self.cfg.camera_size, 3)
             spaces = {camera: gym.spaces.Box(0, 255, shape, np.uint8) for camera in self.cameras}
