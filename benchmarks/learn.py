@@ -1,6 +1,6 @@
 """The long learning runs: each task with three seeds, and a table of when the target was reached. `make learn` runs it.
 
-Results are kept in `outputs/learn` after every run, so that a stopped session goes on where it was. Minutes are of
+Results are kept in `outputs/learn` after every run, so that what was stopped goes on where it was. Minutes are of
 training (collecting and updating) only; evaluations, checkpoints and logs are not counted, for us or for the peer.
 """
 

@@ -23,7 +23,6 @@ def simulation_threads(requested: int = 0) -> int:
 
 def claim_threads() -> None:
     """Gives torch its share. Called once by whoever starts a run, before the first tensor."""
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     import torch
 
     torch.set_num_threads(1)

@@ -5,23 +5,23 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import logging
-import os
 import platform
 import random
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from plaudit import __version__
 from plaudit.compute import claim_threads
 from plaudit.config.checks import env_cfg
+from plaudit.config.convert import to_dict
 from plaudit.config.describe import describe
 from plaudit.config.load import load_config, save_config
 from plaudit.config.schema import Config
 from plaudit.envs.registry import ENVS, build_env, env_config_type
-from plaudit.errors import CheckpointError, ConfigError, PlauditError, nearest
+from plaudit.errors import CheckpointError, ConfigError, MissingDependencyError, PlauditError, nearest
 
 if TYPE_CHECKING:
     import torch
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from plaudit.rl.run import RunFolder
 
 logger = logging.getLogger("plaudit")
+
+TEST_SEED = 2_000_003
+"""Added to the run's seed for the figures we report: other episodes than those that pick the best checkpoint."""
 
 
 def load(recipe: str | Path | None, overrides: Sequence[str] = (), config_file: Path | None = None) -> Config:
@@ -64,47 +67,43 @@ def _import_users_modules(config: Config) -> None:
 
 def train(config: Config, *, quiet: bool = False) -> dict[str, Any]:
     """Trains from scratch in a new run folder."""
+    return _train(config, None, None, quiet)
+
+
+def resume(path: Path, overrides: Sequence[str] = (), *, quiet: bool = False) -> dict[str, Any]:
+    """Goes on with a run where its latest checkpoint left it, or where the checkpoint given did."""
     from plaudit.rl.run import RunFolder
 
-    run = RunFolder.create(config.runtime.output_dir, config.runtime.exp_name)
-    save_config(config, run.path / "config.yaml")
-    return _train(config, run, None, quiet)
-
-
-def resume(run_path: Path, overrides: Sequence[str] = (), *, quiet: bool = False) -> dict[str, Any]:
-    """Goes on with a run where its latest checkpoint left it."""
-    from plaudit.rl.run import RunFolder
-
-    run = RunFolder.open(_run_folder(run_path))
-    if not run.latest.exists():
+    run = RunFolder.open(_run_folder(path))
+    checkpoint = path if path.is_file() else run.latest
+    if not checkpoint.exists():
         raise CheckpointError(f"'{run.path}' has no checkpoints/latest.pt yet; start it again with plaudit train.")
-    config = load(run.path / "config.yaml", overrides)
-    if overrides:
-        save_config(config, run.path / "config.yaml")
-    return _train(config, run, run.latest, quiet)
+    return _train(load(run.path / "config.yaml", overrides), run, checkpoint, quiet)
 
 
-def _train(config: Config, run: RunFolder, checkpoint: Path | None, quiet: bool) -> dict[str, Any]:
-    """Builds everything, trains, films, and says where things are."""
+def _train(config: Config, run: RunFolder | None, checkpoint: Path | None, quiet: bool) -> dict[str, Any]:
+    """Builds everything, and only then writes; trains, films, and says where things are."""
     from plaudit.rl import Trainer
     from plaudit.rl.logging import default_listeners
+    from plaudit.rl.run import RunFolder
 
+    if config.runtime.use_wandb and importlib.util.find_spec("wandb") is None:
+        raise MissingDependencyError("runtime.use_wandb needs Weights & Biases: pip install 'plaudit[wandb]'.")
     device = _set_up(config)
-    env = _build_env(config, "train", device)
-    eval_env = _build_env(config, "eval", device)
-    try:
+    with ExitStack() as stack:
+        env, eval_env = (_build_env(config, use, device, stack) for use in ("train", "eval"))
         policy, algorithm = _build_learner(config, env, device)
-        listeners = [*_display(env, quiet), *default_listeners(run, config.runtime, _flat_config(config))]
+        if run is None:
+            run = RunFolder.create(config.runtime.output_dir, config.runtime.exp_name)
+        listeners = [*_display(env, quiet), *default_listeners(run, config.runtime, dict(to_dict(config)))]
         trainer = Trainer(
             policy, env, algorithm, settings=config.runtime, run=run, eval_env=eval_env, listeners=listeners
         )
         if checkpoint is not None:
             trainer.load(checkpoint)
+        save_config(config, run.path / "config.yaml")
         logger.info("run folder: %s", run.path)
         return _finish(config, run, trainer, trainer.train())
-    finally:
-        env.close()
-        eval_env.close()
 
 
 def _set_up(config: Config) -> torch.device:
@@ -121,8 +120,11 @@ def _set_up(config: Config) -> torch.device:
     return torch.device("cuda" if config.runtime.cuda and torch.cuda.is_available() else "cpu")
 
 
-def _build_env(config: Config, use: Literal["train", "eval"], device: torch.device) -> VecEnv:
-    env = build_env(config.env.id, env_cfg(config, use), device, threads=config.runtime.threads)
+def _build_env(config: Config, use: str, device: torch.device, stack: ExitStack) -> VecEnv:
+    """The envs for `train` or `eval`, closed when `stack` is."""
+    keys = env_cfg(config, "train" if use == "train" else "eval")
+    env = build_env(config.env.id, keys, device, threads=config.runtime.threads)
+    stack.callback(env.close)
     if use == "train" and not config.runtime.headless:
         env.open_viewer()
     return env
@@ -147,14 +149,8 @@ def _display(env: VecEnv, quiet: bool) -> list[Listener]:
     return [Display(env.headline)]
 
 
-def _flat_config(config: Config) -> dict[str, Any]:
-    from plaudit.config.convert import to_dict
-
-    return dict(to_dict(config))
-
-
 def _finish(config: Config, run: RunFolder, trainer: Trainer, summary: dict[str, Any]) -> dict[str, Any]:
-    """Curves and a film of the best policy, a line for the reader, and the result for scripts."""
+    """Curves, a test of the best policy on fresh episodes, a film of it, and the result for people and scripts."""
     from plaudit.report.curves import plot_curves
 
     result: dict[str, Any] = {"run": str(run.path), **summary, "versions": _versions()}
@@ -165,20 +161,29 @@ def _finish(config: Config, run: RunFolder, trainer: Trainer, summary: dict[str,
     if summary["interrupted"]:
         logger.info("stopped and saved; go on with: plaudit train --resume %s", run.path)
         return result
-    if config.runtime.video_episodes and trainer.eval_env is not None and run.best.exists():
+    if trainer.eval_env is not None and run.best.exists():
         _load_policy(trainer.policy, run.best)
-        result |= _film(config, trainer.policy, trainer.eval_env, run)
-    if summary["best"] is not None:
+        result["test"] = _test(config, trainer.policy, trainer.eval_env, config.runtime.eval_episodes)
+        if config.runtime.video_episodes:
+            result |= _film(config, trainer.policy, trainer.eval_env, run, "best")
         _tell(summary, result, config.runtime.eval_episodes)
     return result
 
 
+def _test(config: Config, policy: Policy, env: VecEnv, episodes: int) -> dict[str, float]:
+    """Means over episodes that neither training nor the choice of the best checkpoint has seen."""
+    from plaudit.rl.evaluate import evaluate as play
+
+    return play(policy, env, episodes, config.runtime.seed + TEST_SEED).metrics
+
+
 def _tell(summary: dict[str, Any], result: dict[str, Any], episodes: int) -> None:
     """The outcome in words."""
-    name, best = summary["best_metric"], summary["best"]
-    score = f"{best:.1%}" if name.startswith("success") else f"{best:.1f}"
+    name = summary["best_metric"]
+    score = f"{result['test'][name]:.1%}" if name.startswith("success") else f"{result['test'][name]:.1f}"
     logger.info(
-        "%s %s over %d evaluation episodes at step %s; %s steps in %.0f s of training (%.0f steps/s).",
+        "%s %s over %d fresh test episodes, with the checkpoint of step %s; %s steps in %.0f s of training "
+        "(%.0f steps/s).",
         name,
         score,
         episodes,
@@ -200,21 +205,19 @@ def evaluate(
     video: bool = False,
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """Evaluates the best checkpoint of a run, or the checkpoint given, on seeds that training never saw."""
-    from plaudit.rl.evaluate import evaluate as play
+    """Tests the best checkpoint of a run, or the checkpoint given, on episodes that its training never saw."""
     from plaudit.rl.run import RunFolder
-    from plaudit.rl.trainer import EVAL_SEED
 
     run = RunFolder(_run_folder(path))
     checkpoint = path if path.is_file() else (run.best if run.best.exists() else run.latest)
     config = load(run.path / "config.yaml", overrides)
     device = _set_up(config)
-    env = _build_env(config, "eval", device)
-    try:
+    with ExitStack() as stack:
+        env = _build_env(config, "eval", device, stack)
         policy, _ = _build_learner(config, env, device)
         _load_policy(policy, checkpoint)
         count = episodes or config.runtime.eval_episodes
-        metrics = play(policy, env, count, config.runtime.seed + EVAL_SEED).metrics
+        metrics = _test(config, policy, env, count)
         result: dict[str, Any] = {
             "run": str(run.path),
             "checkpoint": str(checkpoint),
@@ -222,9 +225,7 @@ def evaluate(
             "eval": metrics,
         }
         if video:
-            result |= _film(config, policy, env, RunFolder.open(run.path))
-    finally:
-        env.close()
+            result |= _film(config, policy, env, RunFolder.open(run.path), checkpoint.stem)
     if not quiet:
         print("  ".join(f"{name} {value:.3f}" for name, value in metrics.items()))
         for what in ("video", "film_strip"):
@@ -238,7 +239,8 @@ def _run_folder(path: Path) -> Path:
     if not path.exists():
         there = [str(p) for p in path.parent.iterdir() if p.is_dir()] if path.parent.is_dir() else []
         raise CheckpointError(f"no run or checkpoint at '{path}'.{nearest(str(path), there) if there else ''}")
-    for folder in (path, *path.parents[:2]):
+    whole = path.resolve()
+    for folder in (whole, *whole.parents[:2]):
         if (folder / "config.yaml").is_file():
             return folder
     raise CheckpointError(f"'{path}' is not a run: there is no config.yaml in it. Runs are made by plaudit train.")
@@ -250,17 +252,17 @@ def _load_policy(policy: Policy, path: Path) -> None:
     checkpoint.load_policy(policy, checkpoint.load(path)["policy"], path)
 
 
-def _film(config: Config, policy: Policy, env: VecEnv, run: RunFolder) -> dict[str, str]:
-    """Films some episodes into the run's `videos/`; says so and goes on where the env has no pictures."""
+def _film(config: Config, policy: Policy, env: VecEnv, run: RunFolder, name: str) -> dict[str, str]:
+    """Films some test episodes into the run's `videos/`; says so and goes on where the env has no pictures."""
     from plaudit.report.video import film_strip, tile, write_video
     from plaudit.rl.film import film
 
     try:
-        reel = film(policy, env, config.runtime.video_episodes, config.runtime.seed)
+        reel = film(policy, env, max(1, config.runtime.video_episodes), config.runtime.seed + TEST_SEED)
     except PlauditError as error:
         logger.info("no video: %s", error)
         return {}
-    video, strip = run.videos / "best.mp4", run.videos / "best.png"
+    video, strip = run.videos / f"{name}.mp4", run.videos / f"{name}.png"
     write_video(video, tile(reel.frames, reel.success), reel.fps)
     film_strip(strip, reel.frames[: reel.lengths[0], 0])
     return {"video": str(video), "film_strip": str(strip)}
@@ -300,12 +302,6 @@ def bench(names: Sequence[str] = (), *, quick: bool = False) -> dict[str, Any]:
     folder = Path(__file__).resolve().parents[2] / "benchmarks"
     if not (folder / "suite.py").is_file():
         raise ConfigError("the benchmarks come with the source code, not with the package: run this in a checkout.")
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     sys.path.insert(0, str(folder))
     suite = importlib.import_module("suite")
     return dict(suite.run(list(names), quick=quick))
-
-
-def with_seed(config: Config, seed: int) -> Config:
-    """The same experiment with another seed."""
-    return replace(config, runtime=replace(config.runtime, seed=seed))

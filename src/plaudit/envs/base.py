@@ -213,7 +213,8 @@ class TaskEnv(VecEnv):
         everyone = torch.arange(self.num_envs)
         self.clock = torch.zeros(self.num_envs, dtype=torch.int64)
         self.start(everyone, seed)
-        return self.observe(), {"frames": self.render() if self.frame_mode == "always" else None}
+        obs = self.observe()
+        return obs, {"frames": self._frames(obs) if self.frame_mode == "always" else None}
 
     def step(self, action: torch.Tensor) -> Step:
         self.check_action(action)
@@ -238,13 +239,19 @@ class TaskEnv(VecEnv):
         if len(ended):
             step.final_obs = self.observe(ended)
             if self.frame_mode != "none":
-                step.final_frames = self.render(ended)
+                step.final_frames = self._frames(step.final_obs, ended)
             self.clock[ended.cpu()] = 0
             self.start(ended)
         step.obs = self.observe()
         if self.frame_mode == "always":
-            step.frames = self.render()
+            step.frames = self._frames(step.obs)
         return step
+
+    def _frames(self, obs: Obs, ids: torch.Tensor | None = None) -> Frames:
+        """Pictures of the instants that `obs` shows; those that it holds already are not drawn again."""
+        if all(camera in obs for camera in self.cameras):
+            return {camera: obs[camera] for camera in self.cameras}
+        return self.render(ids)
 
     def stagger(self) -> None:
         # Where every episode has the same length, envs that start together end together, for ever. A few groups are

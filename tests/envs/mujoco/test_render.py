@@ -233,3 +233,13 @@ def test_viewer_without_a_display_says_so(make: Make, monkeypatch: pytest.Monkey
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(EnvError, match=r"headless is false, but there is no display.*Set it to true"):
         make("PushCube").open_viewer()
+
+
+def test_an_env_that_nobody_closed_ends_quietly() -> None:
+    code = (
+        "from plaudit.envs import build_env\n"
+        "env = build_env('PushCube', {'num_envs': 2, 'frames': 'always'})\n"
+        "env.reset(seed=0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == ""

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import os
-from concurrent.futures import ThreadPoolExecutor
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any
 
 import mujoco
@@ -28,6 +33,35 @@ def _gl_context(width: int, height: int) -> Any:
 
         return GLContext(width, height)
     return mujoco.GLContext(width, height)
+
+
+class _Worker:
+    """A thread that does what it is given, in order.
+
+    Not an executor's: those are gone before anything can be cleaned up at the interpreter's end.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._jobs: SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | None] = SimpleQueue()
+        Thread(target=self._run, name=name, daemon=True).start()
+
+    def submit(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
+        """Queues a call; the future holds its result."""
+        future: Future[Any] = Future()
+        self._jobs.put((future, function, args))
+        return future
+
+    def stop(self) -> None:
+        """Ends the thread after what is queued."""
+        self._jobs.put(None)
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            future, function, args = job
+            try:
+                future.set_result(function(*args))
+            except BaseException as error:
+                future.set_exception(error)
 
 
 class _Painter:
@@ -85,7 +119,7 @@ class BatchRenderer:
     def __init__(self, model: mujoco.MjModel, height: int, width: int, threads: int, fine: bool = False) -> None:
         self.model = model
         self.size = (height, width)
-        self._threads = [ThreadPoolExecutor(1, thread_name_prefix=f"render{i}") for i in range(threads)]
+        self._threads = [_Worker(f"render{i}") for i in range(threads)]
         try:
             self._painters = [t.submit(_Painter, model, height, width, fine).result() for t in self._threads]
         except (ImportError, AttributeError, RuntimeError, mujoco.FatalError) as error:
@@ -93,6 +127,9 @@ class BatchRenderer:
                 f"no OpenGL for rendering without a screen ({error}). On Debian or Ubuntu: "
                 "sudo apt-get install libegl1 libgl1-mesa-dri"
             ) from error
+        # For those who forget to close. Registered after mujoco's own exit function, to run before it ends EGL.
+        self._end = weakref.finalize(self, _free, list(zip(self._threads, self._painters, strict=True)))
+        atexit.register(self._end)
 
     def render(
         self, qpos: NDArray[np.float64], scenery: NDArray[np.float64], cameras: tuple[str, ...]
@@ -116,7 +153,12 @@ class BatchRenderer:
         return dict(zip(cameras, out, strict=True))
 
     def close(self) -> None:
-        """Frees each context on its own thread."""
-        for thread, painter in zip(self._threads, self._painters, strict=True):
-            thread.submit(painter.close).result()
-            thread.shutdown()
+        """Frees each context on its own thread; a second call does nothing."""
+        self._end()
+        atexit.unregister(self._end)
+
+
+def _free(drawers: list[tuple[_Worker, _Painter]]) -> None:
+    for thread, painter in drawers:
+        thread.submit(painter.close).result()
+        thread.stop()

@@ -9,6 +9,8 @@ import numpy as np
 from mujoco import rollout
 from numpy.typing import NDArray
 
+from plaudit.errors import EnvError
+
 Array = NDArray[np.float64]
 
 logger = logging.getLogger("plaudit")
@@ -67,6 +69,8 @@ class BatchSim:
 
     def step(self, target: Array) -> None:
         """Moves the actuator targets to `target`, float64 (num_envs, nu), in a straight line over one control step."""
+        if self._pool.rollout_ is None:
+            raise EnvError("the env was closed; build a new one.")
         nu = self.model.nu
         self._control[:, :, :nu] = self.ctrl[:, None] + self._ramp * (target - self.ctrl)[:, None]
         self._control[:, :, nu:] = self.scenery[:, None]
