@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
+import inspect
+import typing
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -88,15 +91,23 @@ class Registry(Generic[T]):
 
 def annotated_config(cls: Any) -> type | None:
     """The dataclass that a class names by annotating `cfg` or `config` in its body, if it does."""
-    import dataclasses
-    import typing
-
-    try:
-        hints = typing.get_type_hints(cls)
-    except (NameError, TypeError):
-        return None
+    owners = inspect.getmro(cls) if inspect.isclass(cls) else (cls,) if callable(cls) else ()
     for key in ("cfg", "config"):
-        hint = hints.get(key)
+        owner = next((owner for owner in owners if key in inspect.get_annotations(owner)), None)
+        hint = None if owner is None else _resolve(owner, key)
         if isinstance(hint, type) and dataclasses.is_dataclass(hint):
             return hint
     return None
+
+
+def _resolve(owner: Any, key: str) -> Any:
+    """What one annotation stands for. The others are left alone: a class may name what it does not import."""
+    annotation = inspect.get_annotations(owner)[key]
+    alone = type(owner.__name__, (), {"__annotations__": {key: annotation}, "__module__": owner.__module__})
+    try:
+        return typing.get_type_hints(alone)[key]
+    except (NameError, AttributeError, TypeError, SyntaxError) as error:
+        raise RegistryError(
+            f"{owner.__module__}.{owner.__qualname__}: the annotation '{key}: {annotation}' cannot be resolved "
+            f"({error}). Define or import the config class at the top level of {owner.__module__}."
+        ) from None

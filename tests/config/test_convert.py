@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
-from plaudit.config.convert import fill, to_dict
+from plaudit.config.convert import fill, to_dict, written
 from plaudit.config.describe import describe
 from plaudit.config.schema import REQUIRED, Config, RuntimeConfig
 from plaudit.errors import ConfigError
@@ -71,6 +73,35 @@ def test_every_type_is_filled_and_goes_back_to_the_same_dict() -> None:
     assert sample.camera == Camera(8, "wrist")
     assert to_dict(sample) == data
     assert fill(Sample, to_dict(sample)) == sample
+
+
+class Colour(enum.Enum):
+    """Something that plain data cannot say."""
+
+    RED = 1
+
+
+@dataclass(frozen=True)
+class Odd:
+    """Fields of types that YAML has not."""
+
+    folder: Path = Path("a") / "b"
+    colour: Colour = Colour.RED
+    pair: Any = (1, 2)
+    camera: Camera = Camera(name="wrist")
+    level: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "level", Colour(self.level) if self.level else 0)
+
+
+def test_what_is_written_has_all_defaults_and_reads_back_the_same() -> None:
+    data = {"level": 1, "camera": {"name": "base"}}
+    plain = written(fill(Odd, data), data)
+    # The colour and the tuple under Any would not come back, and level is what the user said.
+    assert plain == {"folder": "a/b", "camera": {"width": 64, "name": "base"}, "level": 1}
+    assert fill(Odd, plain) == fill(Odd, data)
+    assert fill(Odd, {"folder": "c"}).folder == Path("c")
 
 
 def test_missing_keys_take_their_defaults() -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -13,6 +14,8 @@ import numpy as np
 import pytest
 import torch
 
+from plaudit.config.checks import env_cfg
+from plaudit.config.load import load_config
 from plaudit.envs import Outcome, Step, TaskEnv, VecEnv, build_env, env_config_type, register_env
 from plaudit.envs.base import Obs
 from plaudit.envs.config import GymConfig, ProbeConfig
@@ -110,6 +113,16 @@ def test_episode_length_works_without_a_config_class() -> None:
     assert steps_to_the_end(build_env("LineTaskRL", {"episode_length": 3})) == 3
 
 
+def test_the_registered_limit_is_in_the_resolved_config(tmp_path: Path) -> None:
+    register_env("LineTaskRL", max_episode_steps=7)(ConfiguredLine)
+    path = tmp_path / "a.yaml"
+    path.write_text("env: {id: LineTaskRL, eval: {episode_length: 4}}\npolicy: {name: none}\n")
+    config = load_config(path, registries={"env": env_config_type})
+    assert config.env.cfg == {"num_envs": 2, "episode_length": 7}
+    assert steps_to_the_end(build_env("LineTaskRL", env_cfg(config, "train"))) == 7
+    assert steps_to_the_end(build_env("LineTaskRL", env_cfg(config, "eval"))) == 4
+
+
 def test_limit_that_cannot_be_applied_is_an_error() -> None:
     register_env("Own", max_episode_steps=7)(OwnClock)
     with pytest.raises(RegistryError, match=r"'Own' should end its episodes after 7 steps.*TaskEnv"):
@@ -140,6 +153,31 @@ def test_threads_go_to_constructors_that_take_them() -> None:
 def test_unknown_id_names_the_nearest() -> None:
     with pytest.raises(RegistryError, match=r"unknown env 'PushCub'\. Did you mean 'PushCube'"):
         build_env("PushCub")
+
+
+def test_unknown_gymnasium_id_is_an_error_of_the_config() -> None:
+    with pytest.raises(ConfigError, match=r"^command line: env\.id: unknown Gymnasium env 'Pendulm-v9'.*'Pendulum-v1'"):
+        load_config("pendulum", ["env.id=gym:Pendulm-v9"], registries={"env": env_config_type})
+
+
+def test_config_class_out_of_reach_is_named() -> None:
+    @dataclass(frozen=True)
+    class Local:
+        """Nobody can find this by name."""
+
+    class Env(Line):
+        cfg: Local
+        other: NotImported  # type: ignore[name-defined]  # noqa: F821
+
+    class Child(Line):
+        cfg: LineConfig
+        other: NotImported  # type: ignore[name-defined]  # noqa: F821
+
+    register_env("Out")(Env)
+    with pytest.raises(RegistryError, match=r"Env: the annotation 'cfg: Local' cannot be resolved .*top level"):
+        env_config_type("Out")
+    register_env("In")(Child)
+    assert env_config_type("In") is LineConfig
 
 
 def test_duplicates_need_override() -> None:
@@ -214,6 +252,10 @@ def test_gymnasium_accepts_our_envs(env_id: str) -> None:
 
 
 def test_importing_the_registry_is_light() -> None:
-    code = "import sys, plaudit.envs; print([m for m in ('torch', 'mujoco') if m in sys.modules])"
+    code = (
+        "import sys; from plaudit.envs import env_config_type; "
+        "env_config_type('gym:Pendulum-v1'), env_config_type('PushCube'); "
+        "print([m for m in ('torch', 'mujoco') if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -36,6 +36,13 @@ def test_seeds_reproduce_and_resets_without_one_go_on() -> None:
     assert np.array_equal(env.reset(seed=3)[0], first)
 
 
+def test_envs_that_nobody_seeded_play_different_episodes() -> None:
+    envs = gymnasium.make_vec("probe/ObsActionReward", num_envs=4, vectorization_mode="sync")
+    first = envs.reset()[0]
+    again = envs.reset()[0]
+    assert len(np.unique(np.concatenate([first, again]))) == 8  # Later resets without a seed go on.
+
+
 def test_single_and_batch_play_the_same_episodes() -> None:
     single, batch = gymnasium.make("probe/ObsActionReward"), gymnasium.make_vec("probe/ObsActionReward", num_envs=3)
     assert np.array_equal(single.reset(seed=5)[0], batch.reset(seed=5)[0][0])

@@ -10,7 +10,6 @@ import pytest
 from PIL import Image
 
 from plaudit.errors import OutputError
-from plaudit.report.files import whole_file
 from plaudit.report.video import DARK, GREEN, GREY, film_strip, tile, write_video
 
 
@@ -68,15 +67,6 @@ def test_film_strip_goes_from_first_to_last(tmp_path: Path) -> None:
     strip = np.asarray(Image.open(tmp_path / "strip.png"))
     assert strip.shape == (4, 14, 3)
     assert strip[0, [0, 5, 10], 0].tolist() == [0, 40, 80] and strip[0, 4, 0] == 255
-
-
-def test_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    path.write_text("old")
-    with pytest.raises(RuntimeError), whole_file(path) as temporary:
-        temporary.write_text("half")
-        raise RuntimeError
-    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
 
 
 def test_unwritable_folder_is_named(tmp_path: Path) -> None:

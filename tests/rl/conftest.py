@@ -10,7 +10,7 @@ import torch
 from rl_helpers import MakeTrainer, make_policy
 
 from plaudit.config.schema import PPOConfig, RuntimeConfig
-from plaudit.envs import build_env
+from plaudit.envs import VecEnv, build_env
 from plaudit.rl import RunFolder, Trainer, build_algo
 
 
@@ -32,7 +32,7 @@ def make_trainer(tmp_path: Path) -> MakeTrainer:
         ppo: dict[str, Any] | None = None,
         policy: dict[str, Any] | None = None,
         run: bool | RunFolder = False,
-        evaluates: bool = False,
+        evaluates: bool | VecEnv = False,
         listeners: Any = (),
         **settings: Any,
     ) -> Trainer:
@@ -42,7 +42,7 @@ def make_trainer(tmp_path: Path) -> MakeTrainer:
         algorithm = build_algo("ppo", PPOConfig(**{"learning_rate": 3e-3, "gamma": 0.9, **(ppo or {})}), actor_critic)
         folder = RunFolder.create(tmp_path, "test") if run is True else (run or None)
         values = {"iterations": 4, "rollout_steps": 8, "eval_freq": 0, "eval_episodes": 32, **settings}
-        eval_env = build_env(env, {"num_envs": num_envs}) if evaluates and isinstance(env, str) else None
+        eval_env = build_env(env, {"num_envs": num_envs}) if evaluates is True else (evaluates or None)
         return Trainer(
             actor_critic,
             made,

@@ -34,6 +34,7 @@ def test_round_trip_of_tensors_arrays_and_plain_containers(tmp_path: Path) -> No
 def test_only_plain_things_are_saved(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="Path"):
         checkpoint.save(tmp_path / "a.pt", {"policy": {}, "x": tmp_path})
+    assert not list(tmp_path.iterdir())
 
 
 def test_views_are_saved_without_the_storage_they_are_part_of(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
+import math
 import random
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -7,9 +7,11 @@ import pytest
 import torch
 from rl_helpers import make_policy
 
-from plaudit.envs import Outcome, Step, TaskEnv
+from plaudit.envs import Outcome, TaskEnv
 from plaudit.envs.base import Obs
+from plaudit.errors import NonFiniteError
 from plaudit.rl.evaluate import evaluate
+from plaudit.rl.stats import TrainingStats
 
 
 class Uneven(TaskEnv):
@@ -84,9 +86,74 @@ def test_stochastic_evaluations_repeat_with_their_seed() -> None:
     assert env.actions[0].std() > 0
 
 
-def test_steps_are_shown() -> None:
+class Late(Uneven):
+    """Says nothing of success before its third step, as a Gymnasium env may until there is one."""
+
+    def advance(self, action: torch.Tensor) -> Outcome:
+        outcome = super().advance(action)
+        if len(self.actions) < 3:
+            outcome.success = None
+        return outcome
+
+
+def test_episodes_before_success_is_first_told_count_as_failed() -> None:
+    env = Late()
+    result = evaluate(make_policy(env), env, episodes=4, seed=0)
+    assert result.episodes["length"].tolist() == [1, 2, 3, 4]
+    assert result.episodes["success_once"].tolist() == [0, 0, 0, 1]
+    assert result.episodes["success_at_end"].tolist() == [0, 0, 0, 1]
+
+
+def test_training_counts_episodes_without_a_word_on_success_as_failed() -> None:
+    stats = TrainingStats(2, torch.device("cpu"))
+    reward, both, yes = torch.ones(2), torch.tensor([True, True]), torch.tensor([True, False])
+    stats.add(reward, both, {"success": None})
+    assert set(stats.recent) == {"return", "length"}
+    stats.add(reward, both, {"success": yes})
+    stats.add(reward, both, {})
+    for name in ("success_once", "success_at_end"):
+        assert list(stats.recent[name]) == [0, 0, 1, 0, 0, 0]
+    assert stats.flush()["rollout/success_once"] == pytest.approx(1 / 6)
+
+
+class Broken(Uneven):
+    """Has a number that is none in env 2, at reset or at the second step."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what = what
+
+    def advance(self, action: torch.Tensor) -> Outcome:
+        outcome = super().advance(action)
+        if self.what == "reward" and len(self.actions) == 2:
+            outcome.reward[2] = math.nan
+        return outcome
+
+    def observe(self, ids: torch.Tensor | None = None) -> Obs:
+        obs = super().observe(ids)
+        if ids is None and (self.what, len(self.actions)) in (("reset", 0), ("obs", 2)):
+            obs["state"][2] = math.inf
+        return obs
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("reset", r"^observation\[0\] of env 2 is inf at the evaluation's reset"),
+        ("obs", r"^observation\[0\] of env 2 is inf at step 2 of the evaluation"),
+        ("reward", r"^reward of env 2 is nan at step 2 of the evaluation"),
+    ],
+)
+def test_numbers_that_are_not_finite_are_named(what: str, message: str) -> None:
+    env = Broken(what)
+    with pytest.raises(NonFiniteError, match=message):
+        evaluate(make_policy(env), env, episodes=4, seed=0)
+
+
+def test_a_policy_that_acts_with_no_number_is_named() -> None:
     env = Uneven()
-    steps: list[Any] = []
-    evaluate(make_policy(env), env, episodes=4, seed=0, on_step=steps.append)
-    assert len(steps) == 4
-    assert isinstance(steps[0], Step)
+    policy = make_policy(env)
+    with torch.no_grad():
+        policy.actor[-1].bias.fill_(math.nan)
+    with pytest.raises(NonFiniteError, match=r"^action\[0\] of env 0 is nan at step 1 of the evaluation"):
+        evaluate(policy, env, episodes=4, seed=0)

@@ -35,18 +35,10 @@ def test_written_out_is_autograd(activation: str, squash: bool, d_entropy: float
         obs = torch.randn(count, 5, dtype=torch.float64)
         actions = policy.get_action(obs)[0].detach()
         d_logprob, d_value = torch.randn(2, count, dtype=torch.float64)
-        for ours, theirs in zip(quick.evaluate(obs, actions)[::2], slow.evaluate(obs, actions)[::2], strict=True):
+        for ours, theirs in zip(quick.evaluate(obs, actions), slow.evaluate(obs, actions), strict=True):
             torch.testing.assert_close(ours, theirs)
         found = quick.backward(d_logprob, d_value, d_entropy).clone()
         torch.testing.assert_close(found, slow.backward(d_logprob, d_value, d_entropy))
-
-
-def test_entropy_of_the_plain_gaussian_agrees_too() -> None:
-    policy = make()
-    slow = Autograd(policy, FlatParameters(policy))
-    obs, actions = torch.randn(4, 5, dtype=torch.float64), torch.randn(4, 3, dtype=torch.float64)
-    quick = evaluator(policy, slow.parameters, entropy_counts=True)
-    torch.testing.assert_close(quick.evaluate(obs, actions)[1], slow.evaluate(obs, actions)[1])
 
 
 def test_what_is_not_written_out_goes_by_autograd() -> None:

@@ -10,7 +10,8 @@ from rl_helpers import make_policy
 from torch import nn
 
 from plaudit.config.schema import PPOConfig
-from plaudit.envs import build_env
+from plaudit.envs import Outcome, TaskEnv, build_env
+from plaudit.envs.base import Obs
 from plaudit.errors import NonFiniteError, PlauditError
 from plaudit.rl import PPO, Policy, build_algo
 from plaudit.rl.algorithms.ppo_loss import explained_variance, ppo_loss, summarise
@@ -181,37 +182,6 @@ def test_entropy_bonus_widens_the_policy() -> None:
     assert wide.policy.log_std.item() > narrow.policy.log_std.item()
 
 
-def test_truncation_is_valued_by_the_true_final_observation() -> None:
-    env = build_env("probe/Timeout", {"num_envs": 2})
-    algorithm = collected(gamma=0.5, gae_lambda=0.0)
-    algorithm.initialize_buffer(6, 2, 1, 1)
-    seen: list[torch.Tensor] = []
-    policy = algorithm.policy
-
-    class Spy:
-        def get_action(self, obs: torch.Tensor) -> Any:
-            return policy.get_action(obs)
-
-        def get_value(self, obs: torch.Tensor) -> torch.Tensor:
-            seen.append(obs)
-            return torch.arange(1.0, len(obs) + 1.0)
-
-    algorithm.collect_rollout(env, Spy(), env.reset(0)[0]["state"], 6)  # type: ignore[arg-type]
-    # One call, with the 2 observations after the rollout and the 2 final ones of the fifth step: values 1 to 4.
-    assert [len(obs) for obs in seen] == [4]
-    values, returns = algorithm.buffer.values, algorithm.buffer._extras["returns"]
-    torch.testing.assert_close(returns[4], 1.0 + 0.5 * torch.tensor([3.0, 4.0]))
-    torch.testing.assert_close(returns[5], 1.0 + 0.5 * torch.tensor([1.0, 2.0]))
-    torch.testing.assert_close(returns[3], 1.0 + 0.5 * values[4])
-
-
-def test_explained_variance() -> None:
-    returns = torch.tensor([1.0, 2.0, 3.0])
-    assert explained_variance(returns, returns) == 1.0
-    assert explained_variance(torch.zeros(3), returns) == 0.0
-    assert math.isnan(explained_variance(torch.zeros(3), torch.ones(3)))
-
-
 class Column(Policy):
     """A policy that gives values as a column, which would broadcast silently."""
 
@@ -228,6 +198,65 @@ class Column(Policy):
 
     def evaluate_actions(self, obs: Any, actions: torch.Tensor) -> Any:
         return self.weight * torch.ones(len(obs)), torch.zeros(len(obs)), torch.zeros(len(obs), 1)
+
+
+class Time(TaskEnv):
+    """Observes a time that never comes again: one later with each step, ten later with each new episode.
+
+    Episodes of three steps with reward 1. Env 1 is one step ahead, so that it ends before the others.
+    """
+
+    max_episode_steps = 3
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.num_envs = 3
+        self.observation_space = gym.spaces.Dict({"state": gym.spaces.Box(0, np.inf, (1,), np.float32)})
+        self.action_space = gym.spaces.Box(-1, 1, (1,), np.float32)
+        self.time = torch.tensor([-10.0, 90.0, 190.0])
+
+    def start(self, ids: torch.Tensor, seed: int | None = None) -> None:
+        self.time[ids] += 10.0
+
+    def stagger(self) -> None:
+        self.clock = torch.tensor([0, 1, 0])
+
+    def advance(self, action: torch.Tensor) -> Outcome:
+        self.time += 1.0
+        return Outcome(torch.ones(3), torch.zeros(3, dtype=torch.bool))
+
+    def observe(self, ids: torch.Tensor | None = None) -> Obs:
+        return {"state": (self.time if ids is None else self.time[ids])[:, None].clone()}
+
+
+class Reader(Column):
+    """Values an observation at what it reads."""
+
+    def get_action(self, obs: Any, deterministic: bool = False) -> Any:
+        return torch.zeros(len(obs), 1), torch.zeros(len(obs)), self.get_value(obs)
+
+    def get_value(self, obs: Any) -> torch.Tensor:
+        return obs.squeeze(-1)
+
+
+def test_truncation_is_valued_by_the_true_final_observation() -> None:
+    env = Time()
+    algorithm = PPO(PPOConfig(gamma=0.5, gae_lambda=0.0), Reader())
+    algorithm.initialize_buffer(4, 3, 1, 1)
+    obs = env.reset(0)[0]["state"]
+    env.stagger()
+    algorithm.collect_rollout(env, algorithm.policy, obs, 4)
+    # Env 0 reads 0, 1, 2, ends at 3, and goes on with 13 and 14; env 2 does so 200 later; env 1 reads 100, 101, ends at
+    # 102, and goes on with 112, 113 and 114. With lambda 0 a return is 1 + 0.5 * (what the action led to).
+    led_to = torch.tensor([[1.0, 101.0, 201.0], [2.0, 102.0, 202.0], [3.0, 113.0, 203.0], [14.0, 114.0, 214.0]])
+    torch.testing.assert_close(algorithm.buffer._extras["returns"], 1.0 + 0.5 * led_to)
+
+
+def test_explained_variance() -> None:
+    returns = torch.tensor([1.0, 2.0, 3.0])
+    assert explained_variance(returns, returns) == 1.0
+    assert explained_variance(torch.zeros(3), returns) == 0.0
+    assert math.isnan(explained_variance(torch.zeros(3), torch.ones(3)))
 
 
 def test_a_value_of_the_wrong_shape_is_named() -> None:

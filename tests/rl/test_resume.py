@@ -13,7 +13,7 @@ from rl_helpers import MakeTrainer
 
 from plaudit.envs.config import ProbeConfig
 from plaudit.envs.probes import Timeout
-from plaudit.rl import Listener, RunFolder, Trainer
+from plaudit.rl import RunFolder, Trainer
 from plaudit.rl.logging import JsonlLogger
 
 SETTINGS: dict[str, Any] = {"ppo": {"lr_schedule": "cosine"}, "eval_freq": 300, "evaluates": True}
@@ -41,7 +41,7 @@ def test_a_resumed_run_is_bit_for_bit_an_unbroken_one(make_trainer: MakeTrainer,
     resumed = make_trainer(env, iterations=6, **SETTINGS)
     torch.rand(17)
     resumed.load(broken.run.latest)  # type: ignore[union-attr]
-    resumed.train()
+    assert resumed.train()["exact_resume"] is True
     same(unbroken, resumed)
 
 
@@ -112,33 +112,31 @@ class Forgetful(Timeout):
     can_save_state = False
 
 
-class Notes(Listener):
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def on_note(self, text: str) -> None:
-        self.notes.append(text)
-
-
-def test_an_env_that_cannot_save_goes_on_with_new_episodes_and_says_so(make_trainer: MakeTrainer) -> None:
+def test_an_env_that_cannot_save_goes_on_with_new_episodes_and_says_so(
+    make_trainer: MakeTrainer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "plaudit")
     trainer = make_trainer(Forgetful(ProbeConfig(num_envs=4)), run=True, iterations=2)
-    trainer.train()
-    notes = Notes()
-    resumed = make_trainer(Forgetful(ProbeConfig(num_envs=4)), iterations=4, listeners=[notes])
+    assert trainer.train()["exact_resume"] is None
+    resumed = make_trainer(Forgetful(ProbeConfig(num_envs=4)), iterations=4)
     resumed.load(trainer.run.latest)  # type: ignore[union-attr]
     assert resumed.iteration == 2
-    assert "new episodes" in notes.notes[0]
-    assert resumed.train()["iterations"] == 4
+    assert "resumed at step 64 with new episodes" in caplog.text
+    summary = resumed.train()
+    assert summary["iterations"] == 4
+    assert summary["exact_resume"] is False
 
 
-def test_another_number_of_envs_goes_on_with_new_episodes(make_trainer: MakeTrainer) -> None:
+def test_another_number_of_envs_goes_on_with_new_episodes(
+    make_trainer: MakeTrainer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "plaudit")
     trainer = make_trainer(num_envs=8, run=True, iterations=2)
     trainer.train()
-    notes = Notes()
-    resumed = make_trainer(num_envs=4, listeners=[notes])
+    resumed = make_trainer(num_envs=4)
     resumed.load(trainer.run.latest)  # type: ignore[union-attr]
-    assert "new episodes" in notes.notes[0]
-    resumed.train()
+    assert "new episodes" in caplog.text
+    assert resumed.train()["exact_resume"] is False
 
 
 def test_the_log_is_taken_back_to_the_checkpoint(make_trainer: MakeTrainer) -> None:

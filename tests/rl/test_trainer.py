@@ -4,15 +4,17 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
+import numpy as np
 import pytest
 import torch
 from rl_helpers import MakeTrainer
 
 from plaudit.envs.base import Outcome
 from plaudit.envs.config import ProbeConfig
-from plaudit.envs.probes import ObsActionReward, Timeout
-from plaudit.errors import CheckpointError, ConfigError, NonFiniteError, OutputError
-from plaudit.rl import Listener, checkpoint
+from plaudit.envs.probes import ConstantValue, ObsActionReward, Timeout
+from plaudit.errors import CheckpointError, ConfigError, NonFiniteError, OutputError, PlauditError
+from plaudit.rl import PPO, Listener, checkpoint
 
 
 class Memory(Listener):
@@ -21,7 +23,6 @@ class Memory(Listener):
     def __init__(self) -> None:
         self.metrics: list[tuple[int, dict[str, float]]] = []
         self.evals: list[tuple[int, dict[str, float]]] = []
-        self.notes: list[str] = []
         self.start: tuple[int, int] | None = None
         self.closed = False
 
@@ -33,9 +34,6 @@ class Memory(Listener):
 
     def on_eval(self, step: int, metrics: Any) -> None:
         self.evals.append((step, dict(metrics)))
-
-    def on_note(self, text: str) -> None:
-        self.notes.append(text)
 
     def close(self) -> None:
         self.closed = True
@@ -92,8 +90,155 @@ def test_evaluation_saving_and_summary(make_trainer: MakeTrainer) -> None:
 def test_best_metric_by_name_and_by_default(make_trainer: MakeTrainer) -> None:
     assert make_trainer(evaluates=True, best_metric="eval/return").train()["best"] < 0
     assert make_trainer("probe/ConstantValue", evaluates=True).train()["best_metric"] == "return"
-    with pytest.raises(ConfigError, match="Did you mean 'return'"):
-        make_trainer(evaluates=True, best_metric="retrun").train()
+
+
+def test_a_best_metric_that_the_env_does_not_give_keeps_what_was_learned(make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer("probe/ConstantValue", evaluates=True, run=True, best_metric="success_once")
+    message = r"best_metric is 'success_once', but ConstantValue told no success.*Use auto, return or length"
+    with pytest.raises(ConfigError, match=message):
+        trainer.train()
+    assert checkpoint.load(trainer.run.latest)["trainer"]["iteration"] == 4
+    # A resumed run knows it before it trains.
+    trainer = make_trainer("probe/ConstantValue", evaluates=True, run=trainer.run)
+    trainer.train()
+    resumed = make_trainer("probe/ConstantValue", evaluates=True, best_metric="success_at_end")
+    with pytest.raises(ConfigError, match="told no success"):
+        resumed.load(trainer.run.latest)
+
+
+class Fragile(ConstantValue):
+    """An evaluation env whose reset fails, or whose numbers are none, from the second evaluation on."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(ProbeConfig(num_envs=16))
+        self.what, self.resets = what, 0
+
+    def start(self, ids: torch.Tensor, seed: int | None = None) -> None:
+        super().start(ids, seed)
+        if seed is not None:
+            self.resets += 1
+            if self.resets == 2 and self.what == "error":
+                raise ZeroDivisionError("a bug of the env")
+
+    def advance(self, action: torch.Tensor) -> Outcome:
+        outcome = super().advance(action)
+        if self.resets == 2:
+            outcome.reward[3] = math.nan
+        return outcome
+
+
+@pytest.mark.parametrize(
+    ("what", "error", "message"),
+    [
+        ("nan", NonFiniteError, "reward of env 3 is nan at step 1 of the evaluation"),
+        ("error", ZeroDivisionError, "a bug of the env"),
+    ],
+)
+@pytest.mark.parametrize("eval_freq", [256, 300])
+def test_an_error_in_an_evaluation_keeps_what_was_learned(
+    make_trainer: MakeTrainer, what: str, error: type[Exception], message: str, eval_freq: int
+) -> None:
+    # Evaluations after iterations 2 and 4, or 3 and (the last one) 4.
+    trainer = make_trainer("probe/ConstantValue", evaluates=Fragile(what), run=True, eval_freq=eval_freq)
+    with pytest.raises(error, match=message):
+        trainer.train()
+    saved = checkpoint.load(trainer.run.latest)
+    assert saved["env"] is not None
+    assert saved["trainer"]["iteration"] == 4
+    assert saved["trainer"]["last_eval_step"] == 128 * (2 if eval_freq == 256 else 3)
+
+
+def test_the_last_checkpoint_knows_the_last_evaluation(make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer(run=True, evaluates=True)
+    summary = trainer.train()
+    saved = checkpoint.load(trainer.run.latest)["trainer"]
+    assert saved["last_eval_step"] == summary["steps"]
+    assert saved["last_eval"] == summary["eval"]
+
+
+class Overflowing(ConstantValue):
+    """Episodes of two steps whose returns are infinite, of one sign and the other; each reward is finite."""
+
+    def advance(self, action: torch.Tensor) -> Outcome:
+        sign = torch.arange(self.num_envs) % 2 * 2.0 - 1.0
+        return self.outcome(sign * 3e38, self.clock == 1)
+
+
+def test_a_score_that_is_no_number_is_not_the_best(make_trainer: MakeTrainer) -> None:
+    memory = Memory()
+    eval_env = Overflowing(ProbeConfig(num_envs=16))
+    trainer = make_trainer("probe/ConstantValue", evaluates=eval_env, run=True, listeners=[memory])
+    summary = trainer.train()
+    assert math.isnan(memory.evals[-1][1]["eval/return"])
+    assert summary["best"] is None
+    assert not trainer.run.best.exists()
+    trainer.best = 0.5
+    trainer._evaluate()
+    assert trainer.best == 0.5
+
+
+class Shy(ObsActionReward):
+    """Tells success from its second evaluation on."""
+
+    resets = 0
+
+    def reset(self, seed: int | None = None) -> Any:
+        self.resets += 1
+        return super().reset(seed)
+
+    def advance(self, action: torch.Tensor) -> Outcome:
+        outcome = super().advance(action)
+        if self.resets < 2:
+            outcome.success = None
+        outcome.reward += 100.0
+        return outcome
+
+
+def test_a_metric_is_not_compared_with_another(make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer(evaluates=Shy(ProbeConfig(num_envs=16)), eval_freq=256)
+    trainer.train(2)
+    assert trainer.best > 90
+    summary = trainer.train(4)
+    assert summary["best_metric"] == "success_once"
+    assert summary["best"] == summary["eval"]["success_once"]
+
+
+def test_envs_with_other_spaces_are_refused(make_trainer: MakeTrainer) -> None:
+    other = ConstantValue(ProbeConfig(num_envs=2))
+    other.observation_space = gym.spaces.Dict({"state": gym.spaces.Box(-1.0, 1.0, (3,), np.float32)})
+    message = r"observation 'state' has shape \(1,\) in the training env, but \(3,\) in the evaluation env"
+    with pytest.raises(ConfigError, match=message):
+        make_trainer(evaluates=other)
+    other = ConstantValue(ProbeConfig(num_envs=2))
+    camera = gym.spaces.Box(0, 255, (8, 8, 3), np.uint8)
+    other.observation_space = gym.spaces.Dict({**other.observation_space.spaces, "cam": camera})
+    with pytest.raises(ConfigError, match=r"observation 'cam' has shape none .* but \(8, 8, 3\)"):
+        make_trainer(evaluates=other)
+    other = ConstantValue(ProbeConfig(num_envs=2))
+    other.action_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    with pytest.raises(ConfigError, match=r"action has shape \(1,\) .* but \(2,\)"):
+        make_trainer(evaluates=other)
+
+
+class Silent(PPO):
+    """Forgets the callback, at every step or at some."""
+
+    calls = 0
+
+    def collect_rollout(self, env: Any, policy: Any, obs: Any, num_steps: int, on_step_callback: Any = None) -> Any:
+        for _ in range(self.calls):
+            super().collect_rollout(env, policy, obs, 1, on_step_callback)
+        return super().collect_rollout(env, policy, obs, num_steps - self.calls)
+
+
+@pytest.mark.parametrize("calls", [0, 2])
+def test_an_algorithm_that_forgets_the_callback_is_told(make_trainer: MakeTrainer, calls: int) -> None:
+    trainer = make_trainer()
+    trainer.algorithm.__class__ = Silent
+    trainer.algorithm.calls = calls
+    message = f"Silent.collect_rollout took 8 steps and called on_step_callback {calls} times; it must call it after"
+    with pytest.raises(PlauditError, match=message):
+        trainer.train()
 
 
 def test_stop_at(make_trainer: MakeTrainer) -> None:
@@ -147,6 +292,13 @@ def test_numbers_that_are_not_finite_stop_with_a_checkpoint(make_trainer: MakeTr
     assert saved["trainer"]["iteration"] == 1
     for value in saved["policy"].values():
         assert torch.isfinite(value).all()
+
+
+def test_the_first_observation_is_looked_at_too(make_trainer: MakeTrainer) -> None:
+    env = Timeout(ProbeConfig(num_envs=4))
+    env.first = lambda random: torch.tensor([0.0, math.nan, 0.0, 0.0])  # type: ignore[method-assign]
+    with pytest.raises(NonFiniteError, match=r"^observation\[0\] of env 1 is nan at reset"):
+        make_trainer(env).train()
 
 
 def test_huge_but_finite_numbers_are_let_through(make_trainer: MakeTrainer) -> None:

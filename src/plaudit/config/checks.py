@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass, replace
 from typing import Any, Literal, TypeAlias
 
-from plaudit.config.convert import Locate, Where, fill
+from plaudit.config.convert import Locate, Where, fill, written
 from plaudit.config.schema import Config
 from plaudit.errors import ConfigError, RegistryError
 
 ConfigType: TypeAlias = Callable[[str], "type | None"]
 """A registry's `config_type`: from a name to its config dataclass, or `None` where it takes any keys."""
+
+Tree: TypeAlias = Mapping[str, Any]
 
 Parts: TypeAlias = Mapping[str, Any]
 """The parts' own configs: `env.train`, `env.eval`, `policy`, `algorithm`; a plain dict where any keys go."""
@@ -33,15 +36,33 @@ def check_parts(config: Config, registries: Mapping[str, ConfigType], locate: Lo
         The filled dataclasses, under the keys of `Parts`.
     """
     parts: dict[str, Any] = {}
+    # The env first: the other registries import torch, and a wrong key should not wait for that.
+    cls = _config_type(registries, "env", "id", config.env.id, locate)
+    uses: tuple[Literal["train", "eval"], ...] = ("train", "eval")
+    for use in uses:
+        cfg = env_cfg(config, use)
+        parts[f"env.{use}"] = fill(cls, cfg, "env.cfg", _env_locate(config, use, locate)) if cls else cfg
     for section, name in (("policy", config.policy.name), ("algorithm", config.algorithm.name)):
         cfg = getattr(config, section).cfg
         cls = _config_type(registries, section, "name", name, locate)
         parts[section] = fill(cls, cfg, f"{section}.cfg", locate) if cls else cfg
-    cls = _config_type(registries, "env", "id", config.env.id, locate)
-    for use in ("train", "eval"):
-        cfg = _overlay(config.env.cfg, getattr(config.env, use))
-        parts[f"env.{use}"] = fill(cls, cfg, "env.cfg", _env_locate(config, use, locate)) if cls else cfg
     return parts
+
+
+def resolve(config: Config, parts: Parts) -> Config:
+    """The config with every value of its parts in it, defaults included, as `check_parts` has filled them."""
+
+    def full(key: str, cfg: dict[str, Any]) -> dict[str, Any]:
+        return written(parts[key], cfg) if is_dataclass(parts[key]) else cfg
+
+    env = config.env
+    filled = full("env.train", env_cfg(config, "train")), full("env.eval", env_cfg(config, "eval"))
+    return replace(
+        config,
+        env=replace(env, cfg=_beneath(env.cfg, (env.train, env.eval), filled)),
+        policy=replace(config.policy, cfg=full("policy", config.policy.cfg)),
+        algorithm=replace(config.algorithm, cfg=full("algorithm", config.algorithm.cfg)),
+    )
 
 
 def check_combinations(config: Config, parts: Parts, locate: Locate) -> None:
@@ -77,14 +98,14 @@ def _check_images(config: Config, parts: Parts, fail: Callable[[str, str], Confi
     mode, eval_mode = (_get(parts[f"env.{use}"], "obs_mode") for use in ("train", "eval"))
     if mode != eval_mode:
         raise fail("env.eval.obs_mode", f"'{eval_mode}' differs from training's '{mode}'; the policy sees one kind.")
-    for network in ("actor", "critic"):
-        block = getattr(config.policy, network)
-        if block is None:
-            continue
-        if mode == "rgb" and block.type == "mlp":
-            raise fail(f"policy.{network}.type", "'mlp' cannot read images, but env.cfg.obs_mode is 'rgb'. Use 'cnn'.")
-        if mode == "state" and block.type == "cnn":
-            raise fail(f"policy.{network}.type", "'cnn' needs images, but env.cfg.obs_mode is 'state'. Use 'mlp'.")
+    blocks = {"actor": config.policy.actor, "critic": config.policy.critic}
+    types = {f"policy.{name}.type": block.type for name, block in blocks.items() if block is not None}
+    for key, kind in types.items():
+        if mode == "state" and kind == "cnn":
+            raise fail(key, "'cnn' needs images, but env.cfg.obs_mode is 'state'. Use 'mlp'.")
+        # One of two may be an mlp, which sees the numbers beside the images; the other then learns from the images.
+        if mode == "rgb" and "cnn" not in types.values():
+            raise fail(key, "'mlp' cannot read images, but env.cfg.obs_mode is 'rgb'. Use 'cnn'.")
 
 
 def _config_type(
@@ -115,6 +136,24 @@ def _overlay(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
         both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
         merged[key] = _overlay(merged[key], value) if both else value
     return merged
+
+
+def _beneath(base: Tree, overlays: tuple[Tree, Tree], filled: tuple[Tree, Tree]) -> dict[str, Any]:
+    """`base` with all defaults in it, taken from what it was `filled` to under each of the two overlays.
+
+    It is not filled by itself, because alone it need not be valid: a required key may stand in the overlays only.
+    """
+    result: dict[str, Any] = {}
+    for key in dict.fromkeys([*filled[0], *filled[1], *base]):
+        bare = [whole[key] for whole, over in zip(filled, overlays, strict=True) if key in whole and key not in over]
+        if bare:
+            result[key] = bare[0]
+        elif all(isinstance(tree.get(key), Mapping) for tree in (base, *overlays, *filled)):
+            (over_a, over_b), (whole_a, whole_b) = overlays, filled
+            result[key] = _beneath(base[key], (over_a[key], over_b[key]), (whole_a[key], whole_b[key]))
+        elif key in base:
+            result[key] = base[key]
+    return result
 
 
 def _get(part: Any, key: str) -> Any:

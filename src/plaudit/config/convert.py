@@ -8,6 +8,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar, Union
 
 from plaudit.config.schema import REQUIRED
@@ -61,7 +62,41 @@ def to_dict(value: Any) -> Any:
         return {key: to_dict(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [to_dict(item) for item in value]
-    return value
+    return str(value) if isinstance(value, Path) else value
+
+
+def written(part: Any, data: Mapping[str, Any]) -> dict[str, Any]:
+    """All fields of a filled dataclass as plain data that `fill` takes back.
+
+    Args:
+        part: What `fill` made.
+        data: What it was made from, for fields that plain data cannot say: those not in it are left out.
+    """
+    hints, result = type_hints(type(part)), {}
+    for field in dataclasses.fields(part):
+        value = getattr(part, field.name)
+        if field.init and _can_be_written(hints[field.name], value):
+            result[field.name] = to_dict(value)
+        elif field.name in data:
+            result[field.name] = data[field.name]
+    return result
+
+
+def _can_be_written(hint: Any, value: Any) -> bool:
+    """Whether a value is the same again once it was written as plain data and read."""
+    data = to_dict(value)
+    try:
+        return _is_plain(data) and bool(_value(hint, data, Where("", lambda key: (None, key))) == value)
+    except ConfigError:
+        return False
+
+
+def _is_plain(data: Any) -> bool:
+    if isinstance(data, dict):
+        return all(isinstance(key, str) and _is_plain(item) for key, item in data.items())
+    if isinstance(data, list):
+        return all(_is_plain(item) for item in data)
+    return type(data) in (bool, int, float, str, type(None))
 
 
 def type_hints(cls: type) -> dict[str, Any]:
@@ -236,6 +271,8 @@ def _scalar(hint: Any, value: Any, at: Where) -> Any:
         if math.isnan(value):
             raise at.error("expected a number, got nan.")
         return float(value)
+    if hint is Path and isinstance(value, str):
+        return Path(value)
     if hint in (bool, int, str):
         if type(value) is hint:  # not isinstance: True is an int to Python
             return value

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from plaudit.config.checks import ConfigType, check_combinations, check_parts
+from plaudit.config.checks import ConfigType, check_combinations, check_parts, resolve
 from plaudit.config.convert import Where, fill, to_dict
 from plaudit.config.files import compose, display_name, find_recipe, merge
 from plaudit.config.overrides import apply_overrides
 from plaudit.config.schema import Config
 from plaudit.config.sources import Sources
-from plaudit.errors import ConfigError, OutputError
+from plaudit.errors import ConfigError
+from plaudit.files import whole_file
 
 
 def load_config(
@@ -27,6 +27,9 @@ def load_config(
     prepare: Callable[[Config], None] | None = None,
 ) -> Config:
     """Composes, overrides, resolves and checks a config, before anything is built or written.
+
+    The parts' own keys (`env.cfg`, `policy.cfg`, `algorithm.cfg`) hold every value, defaults included, where a registry
+    names their config dataclass.
 
     Args:
         recipe: A shipped recipe's name, or a path to a .yaml, .yml or .json file.
@@ -46,7 +49,7 @@ def load_config(
         prepare(config)
     parts = check_parts(config, registries or {}, sources)
     check_combinations(config, parts, sources)
-    return config
+    return resolve(config, parts)
 
 
 def to_yaml(config: Config) -> str:
@@ -58,22 +61,9 @@ def to_yaml(config: Config) -> str:
 
 def save_config(config: Config, path: str | Path) -> None:
     """Writes a config so that at any instant the file is whole: the old one or the new one."""
-    path = Path(path)
-    text = f"# Resolved by Plaudit; run it again with: plaudit train {path.name}\n{to_yaml(config)}"
-    try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be written: {error.strerror}.") from None
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)  # mkstemp's 0600 would hide a run from the rest of the team
-        os.replace(temporary, path)
-    except OSError as error:
-        Path(temporary).unlink(missing_ok=True)
-        raise OutputError(f"{path}: cannot be written: {error.strerror}.") from None
+    again = f"plaudit train {shlex.quote(str(Path(path).absolute()))}"
+    with whole_file(path) as temporary:
+        temporary.write_text(f"# Resolved by Plaudit; run it again with: {again}\n{to_yaml(config)}", encoding="utf-8")
 
 
 def _read(paths: Sequence[Path], overrides: Sequence[str]) -> tuple[dict[str, Any], Sources]:

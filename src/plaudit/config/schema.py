@@ -7,10 +7,27 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 REQUIRED: Any = "???"
 """Default of a key that the user must give (Hydra's and OmegaConf's spelling)."""
+
+
+SEED_LIMIT = 2**32 - 4_000_000
+"""NumPy's seeds end at 2**32, and evaluation and the envs add to the run's seed."""
+
+Metric: TypeAlias = Literal[
+    "auto",
+    "return",
+    "length",
+    "success_once",
+    "success_at_end",
+    "eval/return",
+    "eval/length",
+    "eval/success_once",
+    "eval/success_at_end",
+]
+"""What `runtime.best_metric` may be; the prefix is the one that logs show."""
 
 
 def require(ok: bool, key: str, why: str) -> None:
@@ -34,7 +51,7 @@ class RuntimeConfig:
     eval_episodes: int = 256  # Episodes of one evaluation, spread evenly over the evaluation envs.
     save_freq: int = 50_000  # Env steps between numbered checkpoints; `latest` is written with each of them.
     keep_checkpoints: int = 5  # Numbered checkpoints kept; older ones are deleted. 0 keeps all.
-    best_metric: str = "auto"  # Evaluation metric that picks `best`; auto is the task's headline success, else return.
+    best_metric: Metric = "auto"  # Evaluation metric that picks `best`; auto: the task's headline success, else return.
     stop_at: float | None = None  # Stop early once an evaluation's best_metric reaches this.
     video_episodes: int = 4  # Episodes filmed after the last evaluation; 0 for none.
     threads: int = 0  # CPU threads for simulation and rendering; 0 takes every core.
@@ -43,12 +60,18 @@ class RuntimeConfig:
     wandb_project_name: str = "plaudit"  # Weights & Biases project.
 
     def __post_init__(self) -> None:
-        for key in ("exp_name", "output_dir", "best_metric"):
-            require(bool(getattr(self, key)), key, "must not be empty")
+        require(_is_plain_name(self.exp_name), "exp_name", "must be a plain name, without '/' or '\\'")
+        require(bool(self.output_dir), "output_dir", "must not be empty")
+        require(0 <= self.seed < SEED_LIMIT, "seed", f"must be at least 0 and less than {SEED_LIMIT}")
         for key in ("iterations", "rollout_steps", "eval_episodes", "save_freq"):
             require(getattr(self, key) >= 1, key, "must be at least 1")
-        for key in ("seed", "eval_freq", "keep_checkpoints", "video_episodes", "threads"):
+        for key in ("eval_freq", "keep_checkpoints", "video_episodes", "threads"):
             require(getattr(self, key) >= 0, key, "must not be negative")
+
+
+def _is_plain_name(name: str) -> bool:
+    """Whether a text can be part of one folder's name."""
+    return bool(name.strip(". ")) and name.isprintable() and not set(name) & set("/\\")
 
 
 @dataclass(frozen=True)

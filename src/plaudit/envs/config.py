@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from plaudit.config.schema import require
+
 
 @dataclass(frozen=True)
 class GymConfig:
@@ -16,9 +18,17 @@ class GymConfig:
     max_episode_steps: int | None = None  # Steps after which an episode is truncated; null is the env's own.
     vectorization: Literal["sync", "async"] = "sync"  # async runs every env in a process of its own.
 
+    def __post_init__(self) -> None:
+        require(self.num_envs >= 1, "num_envs", "must be at least 1")
+        limit = self.max_episode_steps
+        require(limit is None or limit >= 1, "max_episode_steps", "must be at least 1")
+
 
 @dataclass(frozen=True)
 class ProbeConfig:
     """`env.cfg` of the `probe/` envs."""
 
     num_envs: int = 4  # Envs that step together.
+
+    def __post_init__(self) -> None:
+        require(self.num_envs >= 1, "num_envs", "must be at least 1")

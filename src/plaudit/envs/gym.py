@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from functools import partial
 from typing import Any
 
@@ -14,7 +13,8 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from plaudit.envs.base import FrameMode, Frames, Obs, Step, VecEnv
 from plaudit.envs.config import GymConfig
-from plaudit.errors import ConfigError, EnvError, MissingDependencyError, RegistryError, nearest
+from plaudit.envs.registry import find_spec
+from plaudit.errors import ConfigError, EnvError, MissingDependencyError, nearest
 
 CAMERA = "render"
 """Name of the camera that is the env's own `render()`."""
@@ -162,22 +162,6 @@ class GymVecEnv(VecEnv):
                 f"{nearest(self.cfg.success_key, known) or ' Its info is empty.'}"
             )
         return torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
-
-
-def find_spec(env_id: str) -> EnvSpec:
-    """Gymnasium's spec of an id; an unknown one is an error that names the nearest."""
-    module, _, name = env_id.rpartition(":")
-    try:
-        if module:
-            importlib.import_module(module)
-        return gymnasium.spec(name)
-    except ImportError as error:
-        raise MissingDependencyError(f"gym:{env_id} needs a module that cannot be imported: {error}.") from error
-    except gymnasium.error.Error as error:
-        hint = nearest(name, gymnasium.registry)
-        if hint.startswith(" Known"):
-            hint = " gymnasium.pprint_registry() lists what there is; 'gym:module:Id' imports a module first."
-        raise RegistryError(f"unknown Gymnasium env '{env_id}'.{hint}") from error
 
 
 def _make_one(spec: EnvSpec, cfg: GymConfig, render_mode: str | None) -> gymnasium.Env[Any, Any]:

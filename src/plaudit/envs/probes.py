@@ -15,27 +15,7 @@ import torch
 
 from plaudit.envs.base import Obs, Outcome, TaskEnv
 from plaudit.envs.config import ProbeConfig
-
-
-def uniform(seed: int, ids: torch.Tensor, episodes: torch.Tensor) -> torch.Tensor:
-    """Random float32 (n,) in [0, 1) that depends on nothing but the seed, the env and its episode number.
-
-    A hash instead of a generator: env i's episodes are then the same whatever the number of envs. The mixing function
-    is SplitMix64's (Steele, Lea & Flood, 2014).
-    """
-    with np.errstate(over="ignore"):
-        x = np.uint64(seed % 2**64) * np.uint64(0x9E3779B97F4A7C15)
-        for part in (ids, episodes):
-            x = _mix(x + part.numpy().astype(np.uint64))
-    return torch.from_numpy(((x >> np.uint64(40)) / 2.0**24).astype(np.float32))
-
-
-def _mix(x: Any) -> Any:
-    """SplitMix64's finaliser on uint64 arrays."""
-    x = x + np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+from plaudit.envs.random import episode_uniforms
 
 
 class Probe(TaskEnv):
@@ -58,7 +38,8 @@ class Probe(TaskEnv):
         if seed is not None:
             self.seed = seed
             self.episodes[ids] = 0
-        self.value[ids] = self.first(uniform(self.seed, ids, self.episodes[ids]))
+        random = episode_uniforms(self.seed, ids.numpy(), self.episodes[ids].numpy(), 1)[:, 0]
+        self.value[ids] = self.first(torch.from_numpy(random).float())
         self.episodes[ids] += 1
 
     def observe(self, ids: torch.Tensor | None = None) -> Obs:
@@ -90,7 +71,7 @@ class Probe(TaskEnv):
         )
 
     def first(self, random: torch.Tensor) -> torch.Tensor:
-        """First observations, float32 (n,), from random float32 (n,) in [0, 1); 0 unless a probe says otherwise."""
+        """First observations, float32 (n,), from random float32 (n,) in [0, 1]; 0 unless a probe says otherwise."""
         return torch.zeros_like(random)
 
     @abstractmethod
@@ -151,7 +132,7 @@ class ActionReward(Probe):
 
 
 class ObsActionReward(ActionReward):
-    """Observation o in [-1, 1), one step, reward -(a - 0.5·o)²: does the actor look at the observation?"""
+    """Observation o in [-1, 1], one step, reward -(a - 0.5·o)²: does the actor look at the observation?"""
 
     def first(self, random: torch.Tensor) -> torch.Tensor:
         return random * 2.0 - 1.0

@@ -6,15 +6,18 @@ Importing this module imports neither torch nor a simulator: envs are named by `
 from __future__ import annotations
 
 import dataclasses
+import functools
+import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import gymnasium
+from gymnasium.envs.registration import EnvSpec
 
 from plaudit.envs.config import GymConfig
-from plaudit.errors import ConfigError, RegistryError
+from plaudit.errors import ConfigError, MissingDependencyError, RegistryError, nearest
 from plaudit.registry import Registry
 
 if TYPE_CHECKING:
@@ -92,8 +95,31 @@ def _add_to_gymnasium(env_id: str, override: bool) -> None:
 
 
 def env_config_type(env_id: str) -> type | None:
-    """The dataclass that `env.cfg` of this id fills in, or `None` where it takes any keys."""
-    return GymConfig if env_id.startswith(GYM_PREFIX) else ENVS.config_type(env_id)
+    """The dataclass that `env.cfg` of this id fills in, or `None` where it takes any keys.
+
+    The limit that an env was registered with is the default of its `episode_length`.
+    """
+    if env_id.startswith(GYM_PREFIX):
+        find_spec(env_id.removeprefix(GYM_PREFIX))
+        return GymConfig
+    config_type, limit = ENVS.config_type(env_id), ENVS.entry(env_id).options.get("max_episode_steps")
+    return config_type if limit is None else _limited(config_type, limit)
+
+
+def find_spec(env_id: str) -> EnvSpec:
+    """Gymnasium's spec of an id; an unknown one is an error that names the nearest."""
+    module, _, name = env_id.rpartition(":")
+    try:
+        if module:
+            importlib.import_module(module)
+        return gymnasium.spec(name)
+    except ImportError as error:
+        raise MissingDependencyError(f"gym:{env_id} needs a module that cannot be imported: {error}.") from error
+    except gymnasium.error.Error as error:
+        hint = nearest(name, gymnasium.registry)
+        if hint.startswith(" Known"):
+            hint = " gymnasium.pprint_registry() lists what there is; 'gym:module:Id' imports a module first."
+        raise RegistryError(f"unknown Gymnasium env '{env_id}'.{hint}") from error
 
 
 def build_env(
@@ -143,6 +169,23 @@ def _with_limit(config_type: type | None, cfg: Any, limit: int | None) -> Any:
         return cfg
     fields = {field.name for field in dataclasses.fields(config_type)}
     return {"episode_length": limit, **cfg} if "episode_length" in fields else cfg
+
+
+@functools.cache
+def _limited(config_type: type | None, limit: int) -> type | None:
+    """`config_type` with another default for `episode_length`, where it has that key."""
+    fields = {field.name: field for field in dataclasses.fields(config_type)} if config_type is not None else {}
+    if config_type is None or "episode_length" not in fields:
+        return config_type
+    body = {
+        "__module__": config_type.__module__,
+        "__doc__": config_type.__doc__,
+        "__annotations__": {"episode_length": fields["episode_length"].type},
+        # By keyword, so that fields without a default may follow it.
+        "episode_length": dataclasses.field(default=limit, kw_only=True),
+    }
+    frozen = config_type.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    return dataclasses.dataclass(frozen=frozen)(type(config_type.__name__, (config_type,), body))
 
 
 def _convert(config_type: type | None, cfg: Any, where: str) -> Any:

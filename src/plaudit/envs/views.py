@@ -41,8 +41,13 @@ class SingleEnv(gymnasium.Env[Any, Array]):
             env.request_frames("terminal")
         self._next: Obs | None = None  # First observation of the episode that the ending step has begun.
         self._final_frame: Array | None = None
+        self._seeded = False
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        if seed is None and not self._seeded:
+            # Our envs start from seed 0 by themselves, and all copies in an AsyncVectorEnv would play one episode.
+            seed = int(np.random.SeedSequence().generate_state(1)[0])
+        self._seeded = True
         super().reset(seed=seed)
         obs = self._next if seed is None else None
         if obs is None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from plaudit.errors import OutputError
-from plaudit.report.files import whole_file
+from plaudit.files import whole_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

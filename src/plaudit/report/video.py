@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from plaudit.errors import OutputError
-from plaudit.report.files import whole_file
+from plaudit.files import whole_file
 
 Array: TypeAlias = np.ndarray[Any, Any]
 

@@ -128,7 +128,7 @@ class ActorCritic(Policy):
         self, obs: PolicyObs, actions: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         mean, value = self._forward(obs)
-        return self._log_prob(mean, actions), self._entropy(mean), value
+        return self._log_prob(mean, actions), self.entropy(mean), value
 
     @torch.no_grad()
     def learn_statistics(self, obs: PolicyObs) -> None:
@@ -181,7 +181,7 @@ class ActorCritic(Policy):
         raw, log_det = self.to_gaussian(action)
         return gaussian_log_prob(mean, self.log_std, raw) - log_det
 
-    def _entropy(self, mean: torch.Tensor) -> torch.Tensor:
+    def entropy(self, mean: torch.Tensor) -> torch.Tensor:
         """Differential entropy (n,), in the action space's units."""
         gaussian = self.log_std.sum() + (self.log_volume + 0.5 * mean.shape[-1] * (1.0 + LOG_2PI))
         if not self.config.squash:

@@ -19,10 +19,11 @@ _ARRAY = "__numpy__"
 
 def save(path: Path, content: Mapping[str, Any]) -> None:
     """Writes a checkpoint to a temporary name, syncs it and renames it: a kill at any instant leaves a whole file."""
+    packed = _pack({"version": VERSION, **content})
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         with temporary.open("wb") as file:
-            torch.save(_pack({"version": VERSION, **content}), file)
+            torch.save(packed, file)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import torch
 
-from plaudit.envs.base import Step, VecEnv
+from plaudit.envs.base import VecEnv
+from plaudit.rl.acting import on_the_side
+from plaudit.rl.guard import check_finite
 from plaudit.rl.obs import flat
 from plaudit.rl.policy import Policy
-from plaudit.rl.rng import preserved_rng
 from plaudit.rl.stats import EpisodeTracker
-
-OnStep: TypeAlias = Callable[[Step], None]
 
 
 @dataclass(frozen=True)
@@ -23,7 +20,8 @@ class EvalResult:
 
     Attributes:
         episodes: `return`, `length`, and where the env tells success `success_once` and `success_at_end`; float32
-            (episodes,) each, ordered by env and then by time.
+            (episodes,) each, ordered by env and then by time. Episodes that ended before the env first told success
+            count as failed.
     """
 
     episodes: dict[str, torch.Tensor]
@@ -34,17 +32,11 @@ class EvalResult:
         return {name: float(values.mean()) for name, values in self.episodes.items()}
 
 
-def evaluate(
-    policy: Policy,
-    env: VecEnv,
-    episodes: int,
-    seed: int,
-    deterministic: bool = True,
-    on_step: OnStep | None = None,
-) -> EvalResult:
+def evaluate(policy: Policy, env: VecEnv, episodes: int, seed: int, deterministic: bool = True) -> EvalResult:
     """Runs exactly `episodes` episodes and leaves training's random state and the policy's mode as they were.
 
     Each env plays its share, decided beforehand: taking the first `episodes` to finish would favour short ones.
+    Numbers that are not finite are a `NonFiniteError`.
 
     Args:
         policy: Who acts.
@@ -52,39 +44,37 @@ def evaluate(
         episodes: How many, spread evenly; what is left over goes to the first envs.
         seed: Same seed, same episodes.
         deterministic: Act by the mean.
-        on_step: Called with each step, for videos.
     """
-    training = policy.training
-    policy.eval()
-    try:
-        with preserved_rng(), torch.no_grad():
-            torch.manual_seed(seed)
-            return _run(policy, env, episodes, seed, deterministic, on_step)
-    finally:
-        policy.train(training)
+    with on_the_side(policy):
+        torch.manual_seed(seed)
+        return _run(policy, env, episodes, seed, deterministic)
 
 
-def _run(
-    policy: Policy, env: VecEnv, episodes: int, seed: int, deterministic: bool, on_step: OnStep | None
-) -> EvalResult:
+def _run(policy: Policy, env: VecEnv, episodes: int, seed: int, deterministic: bool) -> EvalResult:
     share, extra = divmod(episodes, env.num_envs)
     quota = torch.full((env.num_envs,), share)
     quota[:extra] += 1
     played: list[list[dict[str, float]]] = [[] for _ in range(env.num_envs)]
     tracker = EpisodeTracker(env.num_envs, env.device)
-    missing = episodes
+    missing, taken = episodes, 0
     obs = flat(env.reset(seed)[0])
+    check_finite(obs, "observation", "the evaluation's reset")
     while missing:
+        taken += 1
+        when = f"step {taken} of the evaluation"
         action, _, _ = policy.get_action(obs, deterministic)
+        check_finite(action, "action", when)
         step = env.step(action)
-        if on_step is not None:
-            on_step(step)
+        check_finite(step.reward, "reward", when)
+        obs = flat(step.obs)
+        check_finite(obs, "observation", when)
         ended, numbers = tracker.add(step.reward, step.done, step.success)
         columns = {name: values.tolist() for name, values in numbers.items()}
         for row, index in enumerate(ended.tolist()):
             if len(played[index]) < quota[index]:
                 played[index].append({name: values[row] for name, values in columns.items()})
                 missing -= 1
-        obs = flat(step.obs)
     every = [episode for of_env in played for episode in of_env]
-    return EvalResult({name: torch.tensor([episode[name] for episode in every]) for name in every[0]})
+    # Gymnasium envs may tell success only once there is one, so that early episodes have no word on it.
+    names = dict.fromkeys(name for episode in every for name in episode)
+    return EvalResult({name: torch.tensor([episode.get(name, 0.0) for episode in every]) for name in names})

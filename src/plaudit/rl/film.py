@@ -9,22 +9,25 @@ import torch
 from numpy.typing import NDArray
 
 from plaudit.envs.base import VecEnv
+from plaudit.errors import ConfigError
+from plaudit.rl.acting import on_the_side
 from plaudit.rl.obs import flat
 from plaudit.rl.policy import Policy
-from plaudit.rl.rng import preserved_rng
 
 LONGEST = 500
-"""Steps after which a film stops even if the episode goes on."""
+"""Pictures after which a film stops even if the episode goes on."""
 
 
 @dataclass(frozen=True)
 class Reel:
-    """The first episodes of several envs, filmed.
+    """The first episodes of several envs, filmed. T is the longest episode's pictures and, if it ended, one more.
 
     Attributes:
-        frames: uint8 (T, n, H, W, 3); an env whose episode ended shows its last picture until the others end.
-        success: bool (T, n), whether the picture shows success.
-        lengths: int64 (n,), pictures of each episode.
+        frames: uint8 (T, n, H, W, 3). An env that ends is in its next episode at once, so the state that its last
+            action led to has no picture: from there on the picture before it is repeated.
+        success: bool (T, n), what the env said of the state at that time; from an episode's end on, of its last
+            state, so that an episode which ends by success is good on its repeated picture.
+        lengths: int64 (n,), pictures of each episode, without the repeated ones.
         fps: Pictures in a second of the real thing.
     """
 
@@ -35,25 +38,41 @@ class Reel:
 
 
 def film(policy: Policy, env: VecEnv, episodes: int, seed: int) -> Reel:
-    """Films one episode in each of the first `episodes` envs. Training's random state stays as it was."""
-    ids = torch.arange(min(episodes, env.num_envs))
-    running = np.ones(len(ids), bool)
-    lengths = np.ones(len(ids), np.int64)
-    with preserved_rng(), torch.no_grad():
-        obs = flat(env.reset(seed)[0])
-        frames = [env.portrait(ids).cpu().numpy()]
-        success = [np.zeros(len(ids), bool)]
-        while running.any() and len(frames) < LONGEST:
-            step = env.step(policy.get_action(obs, deterministic=True)[0])
-            running &= ~step.done[: len(ids)].cpu().numpy()
-            now = frames[-1].copy()
-            if running.any():
-                now[running] = env.portrait(ids[torch.from_numpy(running)]).cpu().numpy()
-            frames.append(now)
-            good = success[-1].copy()
-            if step.success is not None:
-                good[running] = step.success[: len(ids)].cpu().numpy()[running]
-            success.append(good)
-            lengths[running] += 1
-            obs = flat(step.obs)
+    """Films one episode in each of the first `episodes` envs, acting by the mean. Training's random state and the
+    policy's mode stay as they were.
+
+    Args:
+        policy: Who acts.
+        env: Envs with pictures; they are reset with `seed`.
+        episodes: How many, at least 1; at most one for each env is filmed.
+        seed: Same seed, same film.
+    """
+    if episodes < 1:
+        raise ConfigError(f"a film needs at least 1 episode (runtime.video_episodes), not {episodes}.")
+    with on_the_side(policy):
+        torch.manual_seed(seed)
+        return _shoot(policy, env, min(episodes, env.num_envs), seed)
+
+
+def _shoot(policy: Policy, env: VecEnv, count: int, seed: int) -> Reel:
+    ids = torch.arange(count)
+    running = np.ones(count, bool)
+    lengths = np.ones(count, np.int64)
+    obs = flat(env.reset(seed)[0])
+    frames = [env.portrait(ids).cpu().numpy()]
+    success = [np.zeros(count, bool)]
+    while running.any() and len(frames) < LONGEST:
+        step = env.step(policy.get_action(obs, deterministic=True)[0])
+        good = success[-1].copy()
+        if step.success is not None:
+            # Of the ending step too: it is told before the next episode begins.
+            good[running] = step.success[:count].cpu().numpy()[running]
+        success.append(good)
+        running &= ~step.done[:count].cpu().numpy()
+        now = frames[-1].copy()
+        if running.any():
+            now[running] = env.portrait(ids[torch.from_numpy(running)]).cpu().numpy()
+        frames.append(now)
+        lengths[running] += 1
+        obs = flat(step.obs)
     return Reel(np.stack(frames), np.stack(success), lengths, env.fps)

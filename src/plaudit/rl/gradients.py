@@ -86,16 +86,13 @@ class WrittenOut:
         self.inverse = log_std.neg().exp_()
         self.z = torch.sub(raw, mean).mul_(self.inverse)
         self.squares = self.z.square()
-        log_scale = log_std.sum()
-        size = len(log_std)
-        constant = log_scale + (log_det + 0.5 * LOG_2PI * size)
+        constant = log_std.sum() + (log_det + 0.5 * LOG_2PI * len(log_std))
         logprob = torch.sub(-constant, self.squares.sum(-1), alpha=0.5)
-        entropy = log_scale + (policy.log_volume + 0.5 * size * (1.0 + LOG_2PI))
-        return logprob, entropy.expand(len(mean)), value
+        return logprob, policy.entropy(mean), value
 
     @torch.no_grad()
     def backward(self, d_logprob: torch.Tensor, d_value: torch.Tensor, d_entropy: float) -> torch.Tensor:
-        # d log_prob / d mean = z / std, / d log std = z² - 1; d entropy / d log std = 1.
+        # d log_prob / d mean = z / std, / d log std = z² - 1; d entropy / d log std = 1 where it is not squashed.
         column = d_logprob[:, None]
         torch.sub(d_logprob @ self.squares, d_logprob.sum() - d_entropy * len(d_logprob), out=self.d_log_std)
         self.actor.backward(self.z.mul_(self.inverse).mul_(column))

@@ -14,10 +14,10 @@ from plaudit.errors import NonFiniteError
 from plaudit.rl.obs import PolicyObs
 
 
-def check_finite(
+def check_step(
     obs: PolicyObs, reward: torch.Tensor, done: torch.Tensor, final_obs: PolicyObs | None, when: str
 ) -> None:
-    """Raises a `NonFiniteError` that names the env and the quantity.
+    """`check_finite` for all that a step gives.
 
     Args:
         obs: (num_envs, ...), or a dict of such.
@@ -26,22 +26,28 @@ def check_finite(
         final_obs: (k, ...) last observations of those, or `None`.
         when: Words that say which step this is.
     """
-    _check(reward, "reward", when)
-    for name, part in _named(obs):
-        _check(part, f"observation{name}", when)
+    check_finite(reward, "reward", when)
+    check_finite(obs, "observation", when)
     if final_obs is not None:
-        for name, part in _named(final_obs):
-            _check(part, f"final observation{name}", when, done)
+        check_finite(final_obs, "final observation", when, done)
 
 
-def _named(obs: PolicyObs) -> list[tuple[str, torch.Tensor]]:
-    if isinstance(obs, dict):
-        return [(f" '{key}'", part) for key, part in obs.items()]
-    return [("", obs)]
+def check_finite(value: PolicyObs, what: str, when: str, rows: torch.Tensor | None = None) -> None:
+    """Raises a `NonFiniteError` that names the env and the quantity.
+
+    Args:
+        value: (num_envs, ...), or a dict of such.
+        what: What it is.
+        when: Words that say which step this is.
+        rows: bool (num_envs,), of which envs `value` tells where it is not all of them.
+    """
+    if not isinstance(value, dict):
+        return _check(value, what, when, rows)
+    for key, part in value.items():
+        _check(part, f"{what} '{key}'", when, rows)
 
 
-def _check(value: torch.Tensor, what: str, when: str, rows: torch.Tensor | None = None) -> None:
-    """Looks at (n, ...) numbers, of all envs or of those that `rows`, bool (num_envs,), says."""
+def _check(value: torch.Tensor, what: str, when: str, rows: torch.Tensor | None) -> None:
     # One sum is the cheapest look at all numbers. It can overflow, so a strange sum is followed by a real look.
     if not value.is_floating_point() or math.isfinite(float(value.sum())):
         return

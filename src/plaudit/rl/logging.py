@@ -28,9 +28,6 @@ class Listener:
     def on_eval(self, step: int, metrics: Mapping[str, float]) -> None:
         """An evaluation is over; the names begin with `eval/`."""
 
-    def on_note(self, text: str) -> None:
-        """Something that the user should read."""
-
     def close(self) -> None:
         """The run is over."""
 

@@ -9,6 +9,7 @@ import gymnasium as gym
 import torch
 
 from plaudit.envs.base import Step, VecEnv
+from plaudit.errors import ConfigError
 
 PolicyObs: TypeAlias = torch.Tensor | dict[str, torch.Tensor]
 """`(n, d)` for an env with one vector, else key to `(n, ...)`."""
@@ -40,6 +41,24 @@ def obs_dim(space: gym.Space[Any]) -> ObsDim:
     return shape[0] if len(shape) == 1 else {"obs": shape}
 
 
+def check_same_spaces(env: VecEnv, eval_env: VecEnv) -> None:
+    """Raises a `ConfigError` that names what the training and the evaluation env have in different shapes."""
+    ours, theirs = _shapes(env), _shapes(eval_env)
+    for name in ours | theirs:
+        if ours.get(name) != theirs.get(name):
+            raise ConfigError(
+                f"{name} has shape {ours.get(name, 'none')} in the training env, but {theirs.get(name, 'none')} in the "
+                "evaluation env; one policy acts in both, so they must be the same (see env.train and env.eval)."
+            )
+
+
+def _shapes(env: VecEnv) -> dict[str, tuple[int, ...] | None]:
+    """What goes through a policy, and its shape in one env."""
+    space: gym.Space[Any] = env.observation_space
+    parts = space.spaces if isinstance(space, gym.spaces.Dict) else {"": space}
+    return {f"observation '{key}'": part.shape for key, part in parts.items()} | {"action": env.action_space.shape}
+
+
 def map_obs(function: Callable[[torch.Tensor], torch.Tensor], obs: PolicyObs) -> PolicyObs:
     """Applies `function` to each tensor of an observation."""
     if isinstance(obs, dict):
@@ -59,10 +78,15 @@ class FlatView:
     """An env whose observations are `flat`, so that an algorithm and its policy see the same thing everywhere.
 
     Everything else (`num_envs`, `observation_space`, `request_frames` …) is the env's own.
+
+    Attributes:
+        obs: The observations to act on next.
+        steps: Steps taken through this view.
     """
 
-    def __init__(self, env: VecEnv) -> None:
-        self.env = env
+    def __init__(self, env: VecEnv, obs: PolicyObs) -> None:
+        self.env, self.obs = env, obs
+        self.steps = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.env, name)
@@ -70,12 +94,15 @@ class FlatView:
     def reset(self, seed: int | None = None) -> tuple[PolicyObs, dict[str, Any]]:
         """As `VecEnv.reset`, with flat observations."""
         obs, info = self.env.reset(seed)
-        return flat(obs), info
+        self.obs = flat(obs)
+        return self.obs, info
 
     def step(self, action: torch.Tensor) -> Step:
         """As `VecEnv.step`, with flat `obs` and `final_obs`."""
         step = self.env.step(action)
-        step.obs = cast(Any, flat(step.obs))
+        self.obs = flat(step.obs)
+        self.steps += 1
+        step.obs = cast(Any, self.obs)
         if step.final_obs is not None:
             step.final_obs = cast(Any, flat(step.final_obs))
         return step

@@ -54,7 +54,8 @@ class EpisodeTracker:
 
 class TrainingStats:
     """Means for the log: `rewards/*` and `metrics/*` over an iteration's steps, `rollout/*` over recent episodes
-    (`rollout/step_reward`: the iteration's mean reward of a step).
+    (`rollout/step_reward`: the iteration's mean reward of a step). Episodes of which the env does not tell success
+    count as failed as soon as it tells that of any.
 
     Args:
         num_envs: Envs that step together.
@@ -75,9 +76,13 @@ class TrainingStats:
         for group in ("rewards", "metrics"):
             for name, value in (info.get(group) or {}).items():
                 self._accumulate(f"{group}/{name}", value)
-        _, episodes = self.tracker.add(reward, done, info.get("success"))
-        for name, values in episodes.items():
-            self.recent.setdefault(name, deque(maxlen=self.window)).extend(values.tolist())
+        ended, episodes = self.tracker.add(reward, done, info.get("success"))
+        if not episodes:
+            return
+        before = len(self.recent.get("return", ()))
+        for name in self.recent | episodes:
+            values = episodes[name].tolist() if name in episodes else [0.0] * len(ended)
+            self.recent.setdefault(name, deque([0.0] * before, maxlen=self.window)).extend(values)
 
     def _accumulate(self, name: str, value: torch.Tensor) -> None:
         if name in self._sums:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,17 +13,19 @@ import torch
 
 from plaudit.config.schema import RuntimeConfig
 from plaudit.envs.base import VecEnv
-from plaudit.errors import CheckpointError, ConfigError, NonFiniteError, nearest
+from plaudit.errors import CheckpointError, ConfigError, NonFiniteError, PlauditError
 from plaudit.rl import checkpoint
 from plaudit.rl.algorithms.base import BaseAlgorithm
 from plaudit.rl.evaluate import evaluate
-from plaudit.rl.guard import Interrupt, check_finite
+from plaudit.rl.guard import Interrupt, check_finite, check_step
 from plaudit.rl.logging import Listener
-from plaudit.rl.obs import FlatView, PolicyObs, flat, map_obs, obs_dim
+from plaudit.rl.obs import FlatView, PolicyObs, check_same_spaces, flat, map_obs, obs_dim
 from plaudit.rl.policy import Policy
 from plaudit.rl.rng import rng_state, set_rng_state
 from plaudit.rl.run import RunFolder
 from plaudit.rl.stats import TrainingStats
+
+logger = logging.getLogger("plaudit")
 
 EVAL_SEED = 1_000_003
 """Added to the run's seed for evaluations, so that they never meet training's episodes."""
@@ -46,6 +50,7 @@ class Trainer:
         step: Env steps taken, all envs counted.
         iteration: Iterations done.
         best: Highest `best_metric` of the evaluations, or `None`.
+        exact_resume: Whether `load` took up the running episodes too; `None` where nothing was loaded.
     """
 
     def __init__(
@@ -59,6 +64,8 @@ class Trainer:
         eval_env: VecEnv | None = None,
         listeners: Sequence[Listener] = (),
     ) -> None:
+        if eval_env is not None:
+            check_same_spaces(env, eval_env)
         self.policy, self.env, self.algorithm = policy, env, algorithm
         self.settings, self.run, self.eval_env, self.listeners = settings, run, eval_env, list(listeners)
         self.step = self.iteration = 0
@@ -67,6 +74,7 @@ class Trainer:
         self.best_step = 0
         self.last_eval: dict[str, float] = {}
         self.last_eval_step = 0
+        self.exact_resume: bool | None = None
         self.obs: PolicyObs | None = None
         self.stats = TrainingStats(env.num_envs, env.device)
         algorithm.initialize_buffer(
@@ -84,9 +92,10 @@ class Trainer:
             with Interrupt() as interrupt:
                 while self.iteration < total and not self._reached and not interrupt.asked:
                     self._iterate(total)
-                if not interrupt.asked and self.last_eval_step < self.step:
-                    self._evaluate()
                 self._save("latest.pt")
+                if not interrupt.asked and self.eval_env is not None and self.last_eval_step < self.step:
+                    self._evaluate()
+                    self._save("latest.pt")
                 return self._summary(interrupt.asked)
         finally:
             for listener in self.listeners:
@@ -116,9 +125,9 @@ class Trainer:
     def _collect(self) -> dict[str, Any]:
         """One rollout, from where the last one stopped."""
         if self.obs is None:
-            self.obs = flat(self.env.reset(self.settings.seed)[0])
-            self.env.stagger()
-        taken = 0
+            self.obs = self._begin(self.settings.seed)
+        view = FlatView(self.env, self.obs)
+        told = 0
 
         def on_step(
             obs: PolicyObs,
@@ -128,16 +137,29 @@ class Trainer:
             info: dict[str, Any],
             next_obs: PolicyObs,
         ) -> None:
-            nonlocal taken
-            taken += 1
-            when = f"step {taken} of iteration {self.iteration + 1}"
-            check_finite(next_obs, reward, done, info.get("final_obs"), when)
+            nonlocal told
+            told += 1
+            when = f"step {told} of iteration {self.iteration + 1}"
+            check_step(next_obs, reward, done, info.get("final_obs"), when)
             self.stats.add(reward, done, info)
-            self.obs = next_obs
 
-        return self.algorithm.collect_rollout(
-            FlatView(self.env), self.policy, self.obs, self.settings.rollout_steps, on_step_callback=on_step
+        extra = self.algorithm.collect_rollout(
+            view, self.policy, self.obs, self.settings.rollout_steps, on_step_callback=on_step
         )
+        if told < max(view.steps, 1):
+            raise PlauditError(
+                f"{type(self.algorithm).__name__}.collect_rollout took {view.steps} steps and called on_step_callback "
+                f"{told} times; it must call it after each step, with (obs, actions, reward, done, info, next_obs)."
+            )
+        self.obs = view.obs
+        return extra
+
+    def _begin(self, seed: int) -> PolicyObs:
+        """New episodes, and their first observations."""
+        obs = flat(self.env.reset(seed)[0])
+        check_finite(obs, "observation", "reset")
+        self.env.stagger()
+        return obs
 
     def _log(self, losses: dict[str, Any], steps_per_second: float) -> None:
         metrics = {f"train/{name}": float(value) for name, value in losses.items()}
@@ -151,23 +173,35 @@ class Trainer:
         if self.eval_env is None:
             return
         seed = self.settings.seed + EVAL_SEED
-        result = evaluate(self.policy, self.eval_env, self.settings.eval_episodes, seed).metrics
+        try:
+            result = evaluate(self.policy, self.eval_env, self.settings.eval_episodes, seed).metrics
+            name = self._best_metric(result)
+        except Exception:
+            # Whatever is wrong with the evaluation, what was learned is kept.
+            self._save("latest.pt")
+            raise
+        if self.last_eval and name != self._best_metric(self.last_eval):
+            # An env may begin to tell success late; until then the return was the metric.
+            self.best = None
         self.last_eval, self.last_eval_step = result, self.step
         for listener in self.listeners:
             listener.on_eval(self.step, {f"eval/{name}": value for name, value in result.items()})
-        score = result[self._best_metric(result)]
-        if self.best is None or score > self.best:
+        score = result[name]
+        if not math.isnan(score) and (self.best is None or score > self.best):
             self.best, self.best_step = score, self.step
             self._save("best.pt")
 
     def _best_metric(self, result: dict[str, float]) -> str:
         """The evaluation metric that picks the best checkpoint."""
-        name = self.settings.best_metric
+        name: str = self.settings.best_metric
         if name == "auto":
             return self.env.headline if self.env.headline in result else "return"
         name = name.removeprefix("eval/")
         if name not in result:
-            raise ConfigError(f"runtime.best_metric '{name}' is not an evaluation metric.{nearest(name, result)}")
+            raise ConfigError(
+                f"runtime.best_metric is '{name}', but {type(self.env).__name__} told no success in the evaluation. "
+                f"Use auto, {' or '.join(result)}."
+            )
         return name
 
     @property
@@ -194,6 +228,7 @@ class Trainer:
             "best_step": self.best_step,
             "eval": self.last_eval,
             "interrupted": interrupted,
+            "exact_resume": self.exact_resume,
         }
 
     def _save_numbered(self) -> None:
@@ -238,20 +273,22 @@ class Trainer:
         self.algorithm.load_state_dict(content["algorithm"])
         for name in COUNTERS:
             setattr(self, name, content["trainer"][name])
+        if self.last_eval:
+            self._best_metric(self.last_eval)  # Better refused now than at the next evaluation.
         for listener in self.listeners:
             listener.on_resume(self.step)
         self._load_env(content)
         set_rng_state(content["rng"])
 
     def _load_env(self, content: dict[str, Any]) -> None:
-        if content["env"] is not None and self.env.can_save_state and content["num_envs"] == self.env.num_envs:
+        fits = content["env"] is not None and content["num_envs"] == self.env.num_envs
+        self.exact_resume = fits and self.env.can_save_state
+        if self.exact_resume:
             self.env.load_state_dict(content["env"])
             self.obs = map_obs(lambda part: part.to(self.env.device), content["obs"])
             self.stats.load_state_dict(content["stats"])
             return
-        self.obs = flat(self.env.reset(self.settings.seed + self.step)[0])
-        self.env.stagger()
-        for listener in self.listeners:
-            listener.on_note(
-                f"resumed at step {self.step} with new episodes: the checkpoint has no state that this env can take up."
-            )
+        self.obs = self._begin(self.settings.seed + self.step)
+        logger.info(
+            "resumed at step %d with new episodes: the checkpoint has no state that this env can take up.", self.step
+        )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from plaudit.config.schema import require
+
 
 @dataclass(frozen=True)
 class ArmTaskConfig:
@@ -22,22 +24,25 @@ class ArmTaskConfig:
     frames: Literal["none", "terminal", "always"] = "none"  # Frames given besides observations.
 
     def __post_init__(self) -> None:
-        if self.num_envs < 1:
-            raise ValueError(f"num_envs: must be at least 1, not {self.num_envs}")
-        if self.episode_length < 1:
-            raise ValueError(f"episode_length: must be at least 1, not {self.episode_length}")
-        if self.action_scale is not None and self.action_scale <= 0:
-            raise ValueError(f"action_scale: must be positive, not {self.action_scale}")
-        if len(self.camera_size) != 2 or min(self.camera_size) < 8:
-            raise ValueError(f"camera_size: must be (height, width) of at least 8 pixels each, not {self.camera_size}")
+        for key in ("num_envs", "episode_length"):
+            require(getattr(self, key) >= 1, key, "must be at least 1")
+        require(self.action_scale is None or self.action_scale > 0, "action_scale", "must be greater than 0")
+        pixels = len(self.camera_size) == 2 and min(self.camera_size) >= 8
+        require(pixels, "camera_size", "must be (height, width) of at least 8 pixels each")
         for camera in self.cameras:
-            if camera not in CAMERAS:
-                raise ValueError(f"cameras: unknown camera '{camera}'; there are {', '.join(CAMERAS)}")
-        if not self.cameras and (self.obs_mode == "rgb" or self.frames != "none"):
-            raise ValueError(f"cameras: obs_mode '{self.obs_mode}' with frames '{self.frames}' needs at least one")
+            require(camera in CAMERAS, "cameras", f"unknown camera '{camera}'; there are {', '.join(CAMERAS)}")
+        if self.obs_mode == "rgb" or self.frames != "none":
+            why = f"obs_mode '{self.obs_mode}' with frames '{self.frames}' needs at least one"
+            require(bool(self.cameras), "cameras", why)
 
 
 CAMERAS = ("base_camera", "wrist_camera", "show")
+
+MOST_CLEARANCE = 0.038
+"""Metres from PegInsertion's peg to the outside of its block: with more clearance there would be no wall."""
+
+HOLE_DEPTH = 0.06
+"""Metres from the top of PegInsertion's block to the table."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +51,20 @@ class PushCubeConfig(ArmTaskConfig):
 
     success_threshold: float = 0.1  # Success when the cube's centre is within this of the goal's, in metres.
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.success_threshold > 0, "success_threshold", "must be greater than 0")
+
 
 @dataclass(frozen=True)
 class PickCubeConfig(ArmTaskConfig):
     """Keys of PickCube."""
 
     success_threshold: float = 0.025  # The cube must be within this of the goal, in metres, with the robot static.
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.success_threshold > 0, "success_threshold", "must be greater than 0")
 
 
 @dataclass(frozen=True)
@@ -62,3 +75,9 @@ class PegInsertionConfig(ArmTaskConfig):
     clearance: float = 0.003  # Room between peg and hole on each side, in metres.
     success_depth: float = 0.03  # Success when the peg's tip is this far below the block's top, in metres...
     success_hold_steps: int = 5  # ...for this many steps in a row.
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for key, limit in (("clearance", MOST_CLEARANCE), ("success_depth", HOLE_DEPTH)):
+            require(0 < getattr(self, key) < limit, key, f"must be greater than 0 and less than {limit}")
+        require(self.success_hold_steps >= 1, "success_hold_steps", "must be at least 1")

@@ -15,10 +15,10 @@ from plaudit.compute import simulation_threads
 from plaudit.envs.base import Frames, Obs, Outcome, TaskEnv
 from plaudit.envs.mujoco import panda
 from plaudit.envs.mujoco.config import ArmTaskConfig
-from plaudit.envs.mujoco.random import episode_uniforms
 from plaudit.envs.mujoco.render import BatchRenderer
 from plaudit.envs.mujoco.scene import CONTROL_HZ, SUBSTEPS
 from plaudit.envs.mujoco.sim import BatchSim
+from plaudit.envs.random import episode_uniforms
 from plaudit.errors import EnvError
 
 Array = NDArray[np.float64]

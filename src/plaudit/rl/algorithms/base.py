@@ -41,7 +41,10 @@ class BaseAlgorithm(ABC):
         num_steps: int,
         on_step_callback: StepCallback | None = None,
     ) -> dict[str, Any]:
-        """Acts for `num_steps` from `obs`, fills the buffer, computes advantages, and returns things to log."""
+        """Acts for `num_steps` from `obs`, fills the buffer, computes advantages, and returns things to log.
+
+        Calls `on_step_callback` after each step: the trainer counts, checks and logs there.
+        """
 
     @abstractmethod
     def update(self) -> dict[str, float]:
