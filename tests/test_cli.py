@@ -136,7 +136,6 @@ def test_recipes(capsys: pytest.CaptureFixture[str]) -> None:
         (["trian"], "unknown command 'trian'. Did you mean 'train'?"),
         (["--jsn"], "unknown option '--jsn'"),
         (["train", "--resum", "x"], "Did you mean '--resume'?"),
-        (["recipes", "pendulm"], "Did you mean 'pendulum'?"),
         (["eval", "x", "--episodes", "many"], "--episodes"),
     ],
 )

@@ -142,6 +142,8 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
         (["train", "push_cube", "env.id=PushCub"], "Did you mean 'PushCube'?"),
         (["train", "push_cube", "algorithm.name=pp"], "Did you mean 'ppo'?"),
         (["envs", "PushCub"], "Did you mean 'PushCube'?"),
+        (["recipes", "pendulm"], "Did you mean 'pendulum'?"),
+        (["train", "pendulum", "env.id=gym:Pendulm-v9"], "Did you mean 'Pendulum-v1'?"),
         (["bench", "spee"], "Did you mean 'step'?"),
     ],
 )

@@ -247,10 +247,10 @@ def _recipes(args: argparse.Namespace) -> dict[str, Any]:
         _table(rows)
         return {"recipes": rows}
     from plaudit.config.convert import to_dict
-    from plaudit.config.load import load_config, to_yaml
+    from plaudit.config.load import to_yaml
 
     recipe, overrides = _split(args.words)
-    config = load_config(recipe, overrides)
+    config = _stages().load(recipe, overrides, None)
     print(to_yaml(config), end="")
     return {"recipe": recipe, "config": to_dict(config)}
 

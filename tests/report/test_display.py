@@ -41,14 +41,12 @@ def test_lines_every_few_seconds_without_a_terminal() -> None:
         "step 60,000/100,000 (60%)  success 40%  return 12.3  10.1k steps/s  0:04 left",
     ]
     display.on_eval(80_000, {"eval/success_once": 0.97, "eval/return": 31.0})
-    display.on_note("saved")
     clock.now = 10.0
     display.on_metrics(100_000, {"rollout/return": float("nan")})
     display.close()
     assert stream.getvalue().splitlines()[2:] == [
         "step 80,000/100,000 (80%)  success 40%  return 12.3  10.1k steps/s  0:02 left",
         "step 80,000  evaluation:  success 97%  return 31",
-        "saved",
         "step 100,000/100,000 (100%)  0:10 in all",
     ]
 

@@ -18,6 +18,11 @@ from plaudit.errors import EnvError
 Array: TypeAlias = np.ndarray[Any, Any]
 
 
+def _fresh_seed() -> int:
+    """For a first reset without a seed: our envs start from seed 0 by themselves, and all copies would play alike."""
+    return int(np.random.SeedSequence().generate_state(1)[0])
+
+
 class SingleEnv(gymnasium.Env[Any, Array]):
     """A batch of one as a plain Gymnasium env: numpy, no auto-reset, the true last observation on the ending step.
 
@@ -45,8 +50,7 @@ class SingleEnv(gymnasium.Env[Any, Array]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         if seed is None and not self._seeded:
-            # Our envs start from seed 0 by themselves, and all copies in an AsyncVectorEnv would play one episode.
-            seed = int(np.random.SeedSequence().generate_state(1)[0])
+            seed = _fresh_seed()
         self._seeded = True
         super().reset(seed=seed)
         obs = self._next if seed is None else None
@@ -100,12 +104,16 @@ class VectorView(gymnasium.vector.VectorEnv[Any, Array, Array]):
         self.single_action_space = env.action_space
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
+        self._seeded = False
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         if isinstance(seed, list):
             raise EnvError("this env draws all its episodes from one seed; pass an int, not a list.")
+        if seed is None and not self._seeded:
+            seed = _fresh_seed()
+        self._seeded = True
         obs, _ = self.env.reset(seed)
         return _row(obs), {}
 

@@ -71,11 +71,6 @@ class ProgressDisplay:
         self._flush()
         self._say("  ".join([f"step {step:,}", "evaluation:", *_summary(metrics, "eval/", self.headline)]))
 
-    def on_note(self, text: str) -> None:
-        """Something that the user should read."""
-        self._flush()
-        self._say(text)
-
     def close(self) -> None:
         """Leaves the last numbers on the screen."""
         self._flush()

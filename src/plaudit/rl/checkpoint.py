@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,43 +14,36 @@ import numpy as np
 import torch
 
 from plaudit.errors import CheckpointError, OutputError
+from plaudit.files import whole_file
 
 VERSION = 1
 _ARRAY = "__numpy__"
 
 
 def save(path: Path, content: Mapping[str, Any]) -> None:
-    """Writes a checkpoint to a temporary name, syncs it and renames it: a kill at any instant leaves a whole file."""
+    """Writes a checkpoint: a kill at any instant leaves the old file or the new one."""
     packed = _pack({"version": VERSION, **content})
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            torch.save(packed, file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        _sync_folder(path.parent)
-    except (OSError, RuntimeError) as error:
-        # torch's writer reports a full disk as a RuntimeError.
-        temporary.unlink(missing_ok=True)
-        kept = " The previous one is kept." if path.exists() else ""
-        raise OutputError(f"cannot write the checkpoint '{path}': {error}. Is the disk full?{kept}") from error
+    with _explained(path), whole_file(path) as temporary, temporary.open("wb") as file:
+        torch.save(packed, file)
 
 
 def link(source: Path, path: Path) -> None:
     """Gives a written checkpoint a second name, atomically and, where the disk can, without a second copy."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.unlink(missing_ok=True)
-    try:
+    with _explained(path), whole_file(path) as temporary:
         try:
             os.link(source, temporary)
         except OSError:
-            temporary.write_bytes(source.read_bytes())
-        temporary.replace(path)
-        _sync_folder(path.parent)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise OutputError(f"cannot write the checkpoint '{path}': {error}. Is the disk full?") from error
+            shutil.copyfile(source, temporary)
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Adds to an error what happened to the file that was there. torch reports a full disk as a RuntimeError."""
+    try:
+        yield
+    except (OutputError, RuntimeError) as error:
+        kept = " The previous one is kept." if path.exists() else ""
+        raise OutputError(f"cannot write the checkpoint '{path}': {error} Is the disk full?{kept}") from error
 
 
 def load(path: str | Path, device: torch.device | str = "cpu") -> dict[str, Any]:
@@ -120,14 +115,3 @@ def _unpack(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(_unpack(item) for item in value)
     return value
-
-
-def _sync_folder(folder: Path) -> None:
-    """Makes a rename last through a power cut; not every system lets a folder be opened."""
-    if os.name != "posix":
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

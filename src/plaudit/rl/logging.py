@@ -10,6 +10,7 @@ from typing import Any
 
 from plaudit.config.schema import RuntimeConfig
 from plaudit.errors import MissingDependencyError, OutputError
+from plaudit.files import whole_file
 from plaudit.rl.run import RunFolder
 
 
@@ -46,9 +47,8 @@ class JsonlLogger(Listener):
         if not self.path.exists():
             return
         kept = [line for line in self.path.read_text().splitlines() if _step_of(line) <= step]
-        temporary = self.path.with_name(f".{self.path.name}.tmp")
-        temporary.write_text("".join(f"{line}\n" for line in kept))
-        temporary.replace(self.path)
+        with whole_file(self.path) as temporary:
+            temporary.write_text("".join(f"{line}\n" for line in kept))
 
     def on_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         values = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
