@@ -21,9 +21,9 @@ from plaudit.envs.mujoco import panda
 from plaudit.envs.mujoco.config import PushCubeConfig
 from plaudit.envs.mujoco.cube import HALF
 from plaudit.envs.mujoco.push_cube import BEHIND, GOAL_DISTANCE, GOAL_HEADING, PushCube
-from plaudit.envs.mujoco.random import episode_uniforms
 from plaudit.envs.mujoco.scene import CONTROL_HZ, SUBSTEPS
-from plaudit.envs.mujoco.task import GRIPPER_REST, HAND_START, MAX_LEAD, WORKSPACE
+from plaudit.envs.mujoco.task import HAND_START, MAX_LEAD, WORKSPACE
+from plaudit.envs.random import episode_uniforms
 
 Array = NDArray[np.float64]
 
@@ -114,7 +114,7 @@ class SinglePushCube(gymnasium.Env[Any, Any]):
         self.target = target
         change = [new - old for new, old in zip(inverse(*target), self.ctrl.tolist()[:7], strict=True)]
         slow = max(1.0, *(abs(part) / limit for part, limit in zip(change, STEP_LIMITS, strict=True)))
-        finger = min(GRIPPER_REST + (GRIPPER_REST - panda.FINGER_CLOSED) * action[3], panda.FINGER_OPEN)
+        finger = panda.FINGER_CLOSED + (panda.FINGER_OPEN - panda.FINGER_CLOSED) * 0.5 * (action[3] + 1)
         now = self.ctrl.copy()
         final = now.copy()
         final[:7] += np.array(change) / slow

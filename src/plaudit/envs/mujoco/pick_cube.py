@@ -70,9 +70,9 @@ class PickCube(ArmTask):
         speed = np.abs(self.sim.qvel[:, :7]).max(1)
         success = placed & (speed < STATIC_SPEED)
         terms = {
-            "reach": 0.2 * closeness(reach_distance),
-            "grasp": np.where(grasped, 0.2, 0.0),
-            "place": 0.3 * closeness(goal_distance) * grasped,
+            "reach": 0.1 * closeness(reach_distance),
+            "grasp": np.where(grasped, 0.1, 0.0),
+            "place": 0.5 * closeness(goal_distance) * grasped,
             "static": 0.1 * closeness(speed) * placed,
             "success": np.where(success, 0.2, 0.0),
         }

@@ -32,18 +32,16 @@ WORKSPACE = np.array([[-0.3, -0.3, 0.012], [0.2, 0.3, 0.4]])
 """Box that the gripper's target stays in, in metres."""
 
 HAND_START = np.array([-0.1, 0.0, 0.17])
-GRIPPER_REST = 0.03
-"""Where action 0 holds each finger, in metres: wider than the cube, so that a policy that does nothing yet can reach
-around it. -1 closes, and 1/4 or more opens fully."""
-
 MAX_LEAD = 2.0
 """How far the target may run ahead of the gripper or the joints, in actions, when something is in their way."""
 
 
 def finger_target(action: Array) -> Array:
-    """Finger targets in metres for gripper actions in [-1, 1]."""
-    target = GRIPPER_REST + (GRIPPER_REST - panda.FINGER_CLOSED) * action
-    return np.minimum(target, panda.FINGER_OPEN)
+    """Finger targets in metres for gripper actions in [-1, 1], from pressing to open as in ManiSkill.
+
+    An action of 0.2 just touches the cube: noise around a closing action does not let go of what is held.
+    """
+    return panda.FINGER_CLOSED + (panda.FINGER_OPEN - panda.FINGER_CLOSED) * 0.5 * (action + 1)
 
 
 class ArmTask(TaskEnv):
