@@ -170,7 +170,7 @@ def _value(value: float) -> str:
 
 
 def load_results(path: Path) -> Results:
-    """What earlier sessions recorded."""
+    """What earlier runs recorded."""
     if not path.exists():
         return {}
     saved: Mapping[str, Mapping[str, Any]] = json.loads(path.read_text())
