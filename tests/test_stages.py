@@ -173,6 +173,16 @@ def test_damaged_checkpoint_is_named(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert str(checkpoint) in wrong["error"]
 
 
+def test_lost_metrics_cost_the_curves_and_no_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [*SMALL, "runtime.iterations=1", "runtime.video_episodes=0", f"runtime.output_dir={tmp_path}", "--quiet"]
+    _, result, _ = run(capsys, "train", "push_cube", *words)
+    (Path(result["run"]) / "logs" / "metrics.jsonl").write_text('{"step": 64, "tra')
+    code, again, shown = run(capsys, "train", "--resume", result["run"], "--quiet")
+    assert code == 0
+    assert "no curves" in shown
+    assert again["test"] == result["test"]
+
+
 def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
     _, envs, _ = run(capsys, "envs")
     assert {"PushCube", "PickCube", "PegInsertion", "gym:<id>"} <= {row["id"] for row in envs["envs"]}

@@ -154,10 +154,11 @@ def _finish(config: Config, run: RunFolder, trainer: Trainer, summary: dict[str,
     from plaudit.report.curves import plot_curves
 
     result: dict[str, Any] = {"run": str(run.path), **summary, "versions": _versions()}
-    metrics = run.logs / "metrics.jsonl"
-    if metrics.exists():
+    try:
+        plot_curves(run.logs / "metrics.jsonl", run.path / "curves.png", trainer.env.headline, config.runtime.exp_name)
         result["curves"] = str(run.path / "curves.png")
-        plot_curves(metrics, run.path / "curves.png", trainer.env.headline, config.runtime.exp_name)
+    except (OSError, PlauditError) as error:
+        logger.info("no curves: %s", error)
     if summary["interrupted"]:
         logger.info("stopped and saved; go on with: plaudit train --resume %s", run.path)
         return result

@@ -243,3 +243,27 @@ def test_an_env_that_nobody_closed_ends_quietly() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr == ""
+
+
+def test_without_opengl_the_state_still_steps_and_frames_say_what_to_install() -> None:
+    code = (
+        "import ctypes, os, torch\n"
+        "os.environ.pop('MUJOCO_GL', None)\n"
+        "real = ctypes.CDLL\n"
+        "def missing(name, *args, **kwargs):\n"
+        "    if 'EGL' in str(name):\n"
+        "        raise OSError('cannot open shared object file')\n"
+        "    return real(name, *args, **kwargs)\n"
+        "ctypes.CDLL = missing\n"
+        "from plaudit.envs import build_env\n"
+        "from plaudit.errors import MissingDependencyError\n"
+        "env = build_env('PushCube', {'num_envs': 2})\n"
+        "env.reset(seed=0)\n"
+        "env.step(torch.zeros(2, 4))\n"
+        "try:\n"
+        "    env.render()\n"
+        "except MissingDependencyError as error:\n"
+        "    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "apt-get install libegl1 libgl1-mesa-dri" in done.stdout

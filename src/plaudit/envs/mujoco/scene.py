@@ -31,7 +31,7 @@ def build(
         damping: Of the free body, in N s/m and N m s. A long one that spins fast gains energy without it, as the
             integrator leaves gyroscopic forces out of its derivatives, until MuJoCo gives up and resets the state.
         cone: Friction cones. Elliptic ones hold a cube that is shaken; pyramidal ones are twice as fast where a thing
-            is jammed, and hold one that is gripped more deeply.
+            is jammed, and are enough for a peg that is only carried slowly.
     """
     return mujoco.MjModel.from_xml_string(f"""
 <mujoco model="{task}">
