@@ -1,31 +1,21 @@
-"""Train, evaluate, bench: the only place that reads the config tree and connects the parts."""
+"""Train and evaluate policies."""
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import logging
-import platform
-import random
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plaudit import __version__
-from plaudit.compute import claim_threads
-from plaudit.config.checks import env_cfg
 from plaudit.config.convert import to_dict
-from plaudit.config.describe import describe
-from plaudit.config.load import load_config, save_config
+from plaudit.config.load import save_config
 from plaudit.config.schema import Config
-from plaudit.envs.registry import ENVS, build_env, env_config_type
-from plaudit.errors import CheckpointError, ConfigError, MissingDependencyError, PlauditError, nearest
+from plaudit.errors import CheckpointError, MissingDependencyError, PlauditError
+from plaudit.stages.common import build_envs_for, build_learner, load, load_policy, run_folder, set_up, versions
 
 if TYPE_CHECKING:
-    import torch
-
     from plaudit.envs.base import VecEnv
     from plaudit.rl import Policy, Trainer
     from plaudit.rl.logging import Listener
@@ -37,34 +27,6 @@ TEST_SEED = 2_000_003
 """Added to the run's seed for the figures we report: other episodes than those that pick the best checkpoint."""
 
 
-def load(recipe: str | Path | None, overrides: Sequence[str] = (), config_file: Path | None = None) -> Config:
-    """A recipe, a file and overrides as a config of which every key has been checked."""
-
-    def policy_type(name: str) -> type | None:
-        from plaudit.rl.policy import POLICIES
-
-        return POLICIES.config_type(name)
-
-    def algorithm_type(name: str) -> type | None:
-        from plaudit.rl.algorithms import ALGORITHMS
-
-        return ALGORITHMS.config_type(name)
-
-    registries = {"env": env_config_type, "policy": policy_type, "algorithm": algorithm_type}
-    return load_config(recipe, overrides, config_file=config_file, registries=registries, prepare=_import_users_modules)
-
-
-def _import_users_modules(config: Config) -> None:
-    """Imports what `runtime.imports` names, so that the user's own envs, policies and algorithms are registered."""
-    for module in config.runtime.imports:
-        if str(Path.cwd()) not in sys.path:
-            sys.path.insert(0, str(Path.cwd()))
-        try:
-            importlib.import_module(module)
-        except ImportError as error:
-            raise ConfigError(f"runtime.imports: cannot import '{module}': {error}.") from error
-
-
 def train(config: Config, *, quiet: bool = False) -> dict[str, Any]:
     """Trains from scratch in a new run folder."""
     return _train(config, None, None, quiet)
@@ -74,7 +36,7 @@ def resume(path: Path, overrides: Sequence[str] = (), *, quiet: bool = False) ->
     """Goes on with a run where its latest checkpoint left it, or where the checkpoint given did."""
     from plaudit.rl.run import RunFolder
 
-    run = RunFolder.open(_run_folder(path))
+    run = RunFolder.open(run_folder(path))
     checkpoint = path if path.is_file() else run.latest
     if not checkpoint.exists():
         raise CheckpointError(f"'{run.path}' has no checkpoints/latest.pt yet; start it again with plaudit train.")
@@ -89,10 +51,10 @@ def _train(config: Config, run: RunFolder | None, checkpoint: Path | None, quiet
 
     if config.runtime.use_wandb and importlib.util.find_spec("wandb") is None:
         raise MissingDependencyError("runtime.use_wandb needs Weights & Biases: pip install 'plaudit[wandb]'.")
-    device = _set_up(config)
+    device = set_up(config)
     with ExitStack() as stack:
-        env, eval_env = (_build_env(config, use, device, stack) for use in ("train", "eval"))
-        policy, algorithm = _build_learner(config, env, device)
+        env, eval_env = (build_envs_for(config, use, device, stack) for use in ("train", "eval"))
+        policy, algorithm = build_learner(config, env, device)
         if run is None:
             run = RunFolder.create(config.runtime.output_dir, config.runtime.exp_name)
         listeners = [*_display(env, quiet), *default_listeners(run, config.runtime, dict(to_dict(config)))]
@@ -104,37 +66,6 @@ def _train(config: Config, run: RunFolder | None, checkpoint: Path | None, quiet
         save_config(config, run.path / "config.yaml")
         logger.info("run folder: %s", run.path)
         return _finish(config, run, trainer, trainer.train())
-
-
-def _set_up(config: Config) -> torch.device:
-    """Threads, seeds and the device, which `runtime.cuda` alone decides."""
-    claim_threads()
-    import numpy as np
-    import torch
-
-    random.seed(config.runtime.seed)
-    np.random.seed(config.runtime.seed)
-    torch.manual_seed(config.runtime.seed)
-    if config.runtime.cuda and not torch.cuda.is_available():
-        logger.info("runtime.cuda is true, but there is no GPU: using the CPU.")
-    return torch.device("cuda" if config.runtime.cuda and torch.cuda.is_available() else "cpu")
-
-
-def _build_env(config: Config, use: str, device: torch.device, stack: ExitStack) -> VecEnv:
-    """The envs for `train` or `eval`, closed when `stack` is."""
-    keys = env_cfg(config, "train" if use == "train" else "eval")
-    env = build_env(config.env.id, keys, device, threads=config.runtime.threads)
-    stack.callback(env.close)
-    if use == "train" and not config.runtime.headless:
-        env.open_viewer()
-    return env
-
-
-def _build_learner(config: Config, env: VecEnv, device: torch.device) -> tuple[Policy, Any]:
-    from plaudit.rl import build_algo, build_policy
-
-    policy = build_policy(config.policy, env.observation_space, env.action_space, device)
-    return policy, build_algo(config.algorithm.name, config.algorithm.cfg, policy, device)
 
 
 def _display(env: VecEnv, quiet: bool) -> list[Listener]:
@@ -153,7 +84,7 @@ def _finish(config: Config, run: RunFolder, trainer: Trainer, summary: dict[str,
     """Curves, a test of the best policy on fresh episodes, a film of it, and the result for people and scripts."""
     from plaudit.report.curves import plot_curves
 
-    result: dict[str, Any] = {"run": str(run.path), **summary, "versions": _versions()}
+    result: dict[str, Any] = {"run": str(run.path), **summary, "versions": versions()}
     try:
         plot_curves(run.logs / "metrics.jsonl", run.path / "curves.png", trainer.env.headline, config.runtime.exp_name)
         result["curves"] = str(run.path / "curves.png")
@@ -163,7 +94,7 @@ def _finish(config: Config, run: RunFolder, trainer: Trainer, summary: dict[str,
         logger.info("stopped and saved; go on with: plaudit train --resume %s", run.path)
         return result
     if trainer.eval_env is not None and run.best.exists():
-        _load_policy(trainer.policy, run.best)
+        load_policy(trainer.policy, run.best)
         result["test"] = _test(config, trainer.policy, trainer.eval_env, config.runtime.eval_episodes)
         if config.runtime.video_episodes:
             result |= _film(config, trainer.policy, trainer.eval_env, run, "best")
@@ -209,14 +140,14 @@ def evaluate(
     """Tests the best checkpoint of a run, or the checkpoint given, on episodes that its training never saw."""
     from plaudit.rl.run import RunFolder
 
-    run = RunFolder(_run_folder(path))
+    run = RunFolder(run_folder(path))
     checkpoint = path if path.is_file() else (run.best if run.best.exists() else run.latest)
     config = load(run.path / "config.yaml", overrides)
-    device = _set_up(config)
+    device = set_up(config)
     with ExitStack() as stack:
-        env = _build_env(config, "eval", device, stack)
-        policy, _ = _build_learner(config, env, device)
-        _load_policy(policy, checkpoint)
+        env = build_envs_for(config, "eval", device, stack)
+        policy, _ = build_learner(config, env, device)
+        load_policy(policy, checkpoint)
         count = episodes or config.runtime.eval_episodes
         metrics = _test(config, policy, env, count)
         result: dict[str, Any] = {
@@ -235,24 +166,6 @@ def evaluate(
     return result
 
 
-def _run_folder(path: Path) -> Path:
-    """The run that a path belongs to: its folder, its checkpoints' folder, or one of its checkpoints."""
-    if not path.exists():
-        there = [str(p) for p in path.parent.iterdir() if p.is_dir()] if path.parent.is_dir() else []
-        raise CheckpointError(f"no run or checkpoint at '{path}'.{nearest(str(path), there) if there else ''}")
-    whole = path.resolve()
-    for folder in (whole, *whole.parents[:2]):
-        if (folder / "config.yaml").is_file():
-            return folder
-    raise CheckpointError(f"'{path}' is not a run: there is no config.yaml in it. Runs are made by plaudit train.")
-
-
-def _load_policy(policy: Policy, path: Path) -> None:
-    from plaudit.rl import checkpoint
-
-    checkpoint.load_policy(policy, checkpoint.load(path)["policy"], path)
-
-
 def _film(config: Config, policy: Policy, env: VecEnv, run: RunFolder, name: str) -> dict[str, str]:
     """Films some test episodes into the run's `videos/`; says so and goes on where the env has no pictures."""
     from plaudit.report.video import film_strip, tile, write_video
@@ -267,42 +180,3 @@ def _film(config: Config, policy: Policy, env: VecEnv, run: RunFolder, name: str
     write_video(video, tile(reel.frames, reel.success), reel.fps)
     film_strip(strip, reel.frames[: reel.lengths[0], 0])
     return {"video": str(video), "film_strip": str(strip)}
-
-
-def _versions() -> dict[str, str]:
-    import numpy
-    import torch
-
-    return {
-        "plaudit": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": numpy.__version__,
-    }
-
-
-def envs() -> list[dict[str, Any]]:
-    """The registered envs, a line each."""
-    rows = [{"id": name, "description": ENVS.entry(name).options["about"]} for name in ENVS.names()]
-    return [*rows, {"id": "gym:<id>", "description": "Any Gymnasium env with a continuous action space."}]
-
-
-def env_keys(name: str) -> list[dict[str, Any]]:
-    """The keys of an env's `env.cfg`."""
-    config_type = env_config_type(name)
-    if config_type is None:
-        return []
-    return [
-        {"key": row.key, "type": row.type, "default": "(required)" if row.required else row.default, "about": row.doc}
-        for row in describe(config_type)
-    ]
-
-
-def bench(names: Sequence[str] = (), *, quick: bool = False) -> dict[str, Any]:
-    """Runs the benchmarks of a source checkout."""
-    folder = Path(__file__).resolve().parents[2] / "benchmarks"
-    if not (folder / "suite.py").is_file():
-        raise ConfigError("the benchmarks come with the source code, not with the package: run this in a checkout.")
-    sys.path.insert(0, str(folder))
-    suite = importlib.import_module("suite")
-    return dict(suite.run(list(names), quick=quick))
