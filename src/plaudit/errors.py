@@ -34,6 +34,10 @@ class CheckpointError(PlauditError):
     """A checkpoint that is missing, damaged, or belongs to another model."""
 
 
+class DataError(PlauditError):
+    """Episodes that cannot be read, do not fit together, or must not be loaded."""
+
+
 class OutputError(PlauditError):
     """A folder that cannot be written, or a disk without room."""
 
