@@ -2,8 +2,9 @@
 
 Two settings. `batched` hands our batched env to SB3, so that only the algorithms differ: the time outside the env is
 compared, and SB3's env time includes the adapter. `as its users run it` gives SB3 a process for each single env, with
-its `Monitor` around it as `make_vec_env` does. Both sides do as they are shipped: ours also normalises observations,
-keeps episode statistics and checks every number.
+its `Monitor` around it as `make_vec_env` does, and leaves torch's number of threads as it is, which SB3 does too; a
+second row has it held to one thread by hand, as a user who measured would. Both sides do as they are shipped: ours also
+normalises observations, keeps episode statistics and checks every number.
 """
 
 from __future__ import annotations
@@ -106,10 +107,11 @@ def sb3_learner(env: Any) -> Learner:
     return Learner(learn, *watches, env.close)
 
 
-def compare(sides: dict[str, Learner], rounds: int, iterations: int) -> dict[str, tuple[int, list[Sample]]]:
-    """Samples of all sides in turns; of each, the best number of torch threads, and what was measured with it."""
-    choices = sorted({1, min(2, cores())})
-    seen: dict[tuple[str, int], list[Sample]] = {(name, threads): [] for name in sides for threads in choices}
+def compare(
+    sides: dict[str, Learner], choices: dict[str, tuple[int, ...]], rounds: int, iterations: int
+) -> dict[tuple[str, int], list[Sample]]:
+    """Samples of all sides, with each of their numbers of torch threads, in turns."""
+    seen: dict[tuple[str, int], list[Sample]] = {(name, n): [] for name in sides for n in choices[name]}
     for learner in sides.values():
         learner.sample(1, 1)  # Once for nothing: starts the envs.
     for turn in range(rounds):
@@ -117,8 +119,12 @@ def compare(sides: dict[str, Learner], rounds: int, iterations: int) -> dict[str
             samples.append(sides[name].sample(iterations, threads))
         found = (f"{name} {samples[-1].steps_per_second:,.0f} ({n}t)" for (name, n), samples in seen.items())
         say(f"  {turn + 1}/{rounds}: " + ", ".join(found))
-    best = {name: max(choices, key=lambda n: _median(seen[name, n])) for name in sides}
-    return {name: (threads, seen[name, threads]) for name, threads in best.items()}
+    return seen
+
+
+def best(seen: dict[tuple[str, int], list[Sample]], *names: str) -> tuple[str, int]:
+    """Which of some sides, with which number of threads, was the fastest."""
+    return max((key for key in seen if key[0] in names), key=lambda key: _median(seen[key]))
 
 
 def _median(samples: list[Sample]) -> float:
@@ -132,10 +138,13 @@ def batched(quick: bool) -> list[Row]:
         "plaudit": plaudit_learner(),
         "sb3": sb3_learner(Sb3Adapter(build_env("PushCube", {"num_envs": NUM_ENVS}))),
     }
-    (threads, ours), (their_threads, theirs) = compare(sides, *((3, 2) if quick else (7, 6))).values()
+    threads = tuple(sorted({1, min(2, cores())}))
+    seen = compare(sides, dict.fromkeys(sides, threads), *((3, 2) if quick else (7, 6)))
+    our_best, their_best = best(seen, "plaudit"), best(seen, "sb3")
+    ours, theirs = seen[our_best], seen[their_best]
     for learner in sides.values():
         learner.close()
-    note = f"torch threads: {threads} for ours, {their_threads} for SB3's; simulation: {cores()} threads for both"
+    note = f"torch threads: {our_best[1]} for ours, {their_best[1]} for SB3's; simulation: {cores()} threads for both"
     rows = []
     for name, unit, get, target, lower in (
         ("PPO, time outside the env", "ms/iteration", lambda s: 1e3 * s.outside, 0.5, True),
@@ -157,20 +166,24 @@ def _monitored(make: Callable[[], Any]) -> Monitor:
 def as_users_run_it(quick: bool) -> list[Row]:
     """Our whole loop against SB3 with a process for each env."""
     say(f"steps/s of the whole loop, SB3 with SubprocVecEnv, batches of {BATCH}")
-    sides = {"plaudit": plaudit_learner()}
-    for processes in (2, 4, 8):
-        envs = SubprocVecEnv([partial(_monitored, make) for make in makers(processes)])
-        sides[f"SubprocVecEnv, {processes} processes"] = sb3_learner(envs)
-    found = compare(sides, *((1, 1) if quick else (3, 2)))
+    sides, choices = {"plaudit": plaudit_learner()}, {"plaudit": (1,)}
+    for processes in (2, 8) if quick else (2, 4, 8, 16):
+        name = f"{processes} processes"
+        sides[name] = sb3_learner(SubprocVecEnv([partial(_monitored, make) for make in makers(processes)]))
+        choices[name] = (cores(), 1) if cores() > 1 else (1,)
+    seen = compare(sides, choices, *((1, 1) if quick else (5, 2)))
     for learner in sides.values():
         learner.close()
-    threads, ours = found.pop("plaudit")
-    best = max(found, key=lambda name: _median(found[name][1]))
-    their_threads, theirs = found[best]
-    ratio = paired_ratio([s.steps_per_second for s in ours], [s.steps_per_second for s in theirs])
-    others = "; ".join(f"{name}: {_median(samples):,.0f}" for name, (_, samples) in found.items())
-    note = f"torch threads: {threads} for ours, {their_threads} for SB3's; {others}"
-    return [Row("PPO, whole loop", _median(ours), "steps/s", f"SB3, {best}", _median(theirs), ratio, 5.0, note=note)]
+    rows = []
+    for threads, how, target in ((cores(), "as shipped", 5.0), (1, "torch held to 1 thread", None)):
+        column = {key: samples for key, samples in seen.items() if key[0] != "plaudit" and key[1] == threads}
+        key = best(column, *sides)
+        speeds = [[s.steps_per_second for s in samples] for samples in (seen["plaudit", 1], column[key])]
+        value, peer = (statistics.median(side) for side in speeds)
+        note = "; ".join(f"{name}: {_median(samples):,.0f}" for (name, _), samples in column.items())
+        peer_name = f"SB3 {how}, SubprocVecEnv, {key[0]}"
+        rows.append(Row("PPO, whole loop", value, "steps/s", peer_name, peer, paired_ratio(*speeds), target, note=note))
+    return rows
 
 
 def benchmark(quick: bool) -> list[Row]:
