@@ -39,6 +39,8 @@ class Step:
         terminated: bool (num_envs,), the task itself ended: do not bootstrap.
         truncated: bool (num_envs,), the clock ended it: bootstrap from `final_obs`.
         success: bool (num_envs,), ground truth of the state that the action led to, or `None` where there is none.
+        looks_done: bool (num_envs,), whether one picture of that state would look like success, which it also does
+            where only motion or time tells the difference; `None` where a picture shows all that `success` asks for.
         final_obs: True last observations of the envs that ended, rows in the order of `ended`; `None` if none did.
         frames: Pictures of the same instants as `obs`, in mode `always`.
         final_frames: Pictures of the same instants as `final_obs`, in modes `terminal` and `always`.
@@ -51,6 +53,7 @@ class Step:
     terminated: torch.Tensor
     truncated: torch.Tensor
     success: torch.Tensor | None = None
+    looks_done: torch.Tensor | None = None
     final_obs: Obs | None = None
     frames: Frames | None = None
     final_frames: Frames | None = None
@@ -74,6 +77,7 @@ class Step:
             "rewards": self.rewards,
             "metrics": self.metrics,
             "success": self.success,
+            "looks_done": self.looks_done,
             "final_obs": self.final_obs,
             "frames": self.frames,
             "final_frames": self.final_frames,
@@ -98,6 +102,7 @@ class VecEnv(ABC):
         headline: The success metric that says most about this task.
         fps: Steps in a second of the real thing, for videos.
         can_save_state: Whether `state_dict` and `load_state_dict` give an exact resume.
+        can_snapshot: Whether `snapshot` and `render_snapshots` draw an instant after it has passed.
     """
 
     num_envs: int
@@ -109,6 +114,7 @@ class VecEnv(ABC):
     headline: Headline = "success_once"
     fps: float = 20.0
     can_save_state: bool = False
+    can_snapshot: bool = False
 
     @abstractmethod
     def reset(self, seed: int | None = None) -> tuple[Obs, dict[str, Any]]:
@@ -133,6 +139,16 @@ class VecEnv(ABC):
     def render(self, ids: torch.Tensor | None = None) -> Frames:
         """Pictures of the present state of the envs `ids`, int64 (n,); of all of them by default."""
         raise EnvError(f"{type(self).__name__} has no cameras, so it cannot be rendered.")
+
+    def snapshot(self) -> torch.Tensor:
+        """Numbers (num_envs, k) from which the present state can be drawn later: whoever needs few of many frames
+        then draws only those.
+        """
+        raise EnvError(f"{type(self).__name__} takes no snapshots; see can_snapshot.")
+
+    def render_snapshots(self, snapshots: torch.Tensor) -> Frames:
+        """What `render` would have given at the instants of some snapshots (n, k), of any envs of this kind."""
+        raise EnvError(f"{type(self).__name__} takes no snapshots; see can_snapshot.")
 
     def portrait(self, ids: torch.Tensor) -> torch.Tensor:
         """Pictures for people of the envs `ids`, uint8 (n, H, W, 3): the first camera's, unless there are better."""
@@ -173,6 +189,7 @@ class Outcome:
         reward: float32 (num_envs,).
         terminated: bool (num_envs,).
         success: bool (num_envs,), or `None`.
+        looks_done: bool (num_envs,), or `None`, as in `Step`.
         rewards: Named terms of the reward.
         metrics: Named measurements.
     """
@@ -180,6 +197,7 @@ class Outcome:
     reward: torch.Tensor
     terminated: torch.Tensor
     success: torch.Tensor | None = None
+    looks_done: torch.Tensor | None = None
     rewards: dict[str, torch.Tensor] = field(default_factory=dict)
     metrics: dict[str, torch.Tensor] = field(default_factory=dict)
 
@@ -232,6 +250,7 @@ class TaskEnv(VecEnv):
             terminated=outcome.terminated.clone(),
             truncated=truncated,
             success=None if outcome.success is None else outcome.success.clone(),
+            looks_done=None if outcome.looks_done is None else outcome.looks_done.clone(),
             rewards=outcome.rewards,
             metrics=outcome.metrics,
         )

@@ -185,6 +185,22 @@ def check_frames(make: Make) -> None:
         env.request_frames("none")
 
 
+def check_snapshots(make: Make) -> None:
+    """A snapshot that is drawn later shows what `render` showed at its instant; only where the env says it can."""
+    with closing(make(2)) as env:
+        if not env.can_snapshot:
+            return
+        env.reset(seed=6)
+        seen: list[Frames] = []
+        taken: list[torch.Tensor] = []
+        for _, _step in _rollout(env, 3):
+            seen.append(env.render())
+            taken.append(env.snapshot())
+        later = env.render_snapshots(torch.cat(taken))
+        once = {name: torch.cat([frames[name] for frames in seen]) for name in env.cameras}
+        _expect(_same(later, once), "a snapshot drawn later is the picture that was drawn then")
+
+
 def check_independence(make: Make) -> None:
     """Env i's episodes are the same whatever the number of envs."""
     with closing(make(2)) as few, closing(make(5)) as many:
@@ -207,6 +223,7 @@ CHECKS: tuple[Callable[[Make], None], ...] = (
     check_final_obs,
     check_saved_state,
     check_frames,
+    check_snapshots,
     check_independence,
 )
 
@@ -224,8 +241,10 @@ def _check_step(env: VecEnv, step: Step) -> None:
     _check_obs(env, step.obs, env.num_envs, "obs")
     _check_tensor(env, step.reward, (env.num_envs,), torch.float32, "reward")
     flags = {"terminated": step.terminated, "truncated": step.truncated}
-    if step.success is not None:
-        flags["success"] = step.success
+    flags |= {} if step.success is None else {"success": step.success}
+    if step.looks_done is not None and step.success is not None:
+        flags["looks_done"] = step.looks_done
+        _expect(not bool((step.success & ~step.looks_done).any()), "what succeeds must also look done")
     for name, value in flags.items():
         _check_tensor(env, value, (env.num_envs,), torch.bool, name)
     _expect(not bool((step.terminated & step.truncated).any()), "an env is terminated or truncated, not both")

@@ -11,7 +11,7 @@ from plaudit.envs.base import Headline
 from plaudit.envs.mujoco import panda, scene
 from plaudit.envs.mujoco.config import PegInsertionConfig
 from plaudit.envs.mujoco.cube import axes, closeness, length, spread
-from plaudit.envs.mujoco.task import EVERYONE, ArmTask, Array, Ids, Rows
+from plaudit.envs.mujoco.task import EVERYONE, ArmTask, Array, Ids, Rows, Verdict
 
 PEG_HALF_WIDTH = 0.012
 PEG_HALF_LENGTH = 0.05
@@ -87,7 +87,7 @@ class PegInsertion(ArmTask):
             axis=1,
         )
 
-    def judge(self) -> tuple[dict[str, Array], NDArray[np.bool_], dict[str, Array]]:
+    def judge(self) -> Verdict:
         vector, depth = self._tip_to_hole()
         deep = depth > self.cfg.success_depth
         self.held_for = np.where(deep, self.held_for + 1, 0)
@@ -101,7 +101,7 @@ class PegInsertion(ArmTask):
             "insert": 0.3 * np.minimum(depth / self.cfg.success_depth, 1.0),
             "success": np.where(success, 0.2, 0.0),
         }
-        return terms, success, {"lateral_error": lateral, "depth": depth}
+        return Verdict(terms, success, {"lateral_error": lateral, "depth": depth}, looks_done=deep)
 
     def expert_action(self) -> torch.Tensor:
         vector, depth = self._tip_to_hole()

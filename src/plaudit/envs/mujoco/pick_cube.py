@@ -11,7 +11,7 @@ from plaudit.envs.base import Headline
 from plaudit.envs.mujoco import scene
 from plaudit.envs.mujoco.config import PickCubeConfig
 from plaudit.envs.mujoco.cube import HALF, THING, axes, closeness, length, spread, yaw_quaternion
-from plaudit.envs.mujoco.task import EVERYONE, HAND_START, ArmTask, Array, Ids, Rows
+from plaudit.envs.mujoco.task import EVERYONE, HAND_START, ArmTask, Array, Ids, Rows, Verdict
 
 STATIC_SPEED = 0.2
 """The robot counts as static when no joint turns faster than this, in rad/s (ManiSkill's value)."""
@@ -62,7 +62,7 @@ class PickCube(ArmTask):
             axis=1,
         )
 
-    def judge(self) -> tuple[dict[str, Array], NDArray[np.bool_], dict[str, Array]]:
+    def judge(self) -> Verdict:
         reach_distance = length(self.thing - self.tcp)
         goal_distance = length(self.sim.scenery[:, :3] - self.thing)
         grasped = self.grasped()
@@ -81,7 +81,7 @@ class PickCube(ArmTask):
             "reach_distance": reach_distance,
             "grasped": grasped.astype(np.float64),
         }
-        return terms, success, metrics
+        return Verdict(terms, success, metrics, looks_done=placed)
 
     def expert_action(self) -> torch.Tensor:
         grasped = self.grasped()

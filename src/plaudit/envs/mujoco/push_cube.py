@@ -5,12 +5,11 @@ from __future__ import annotations
 import mujoco
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from plaudit.envs.mujoco import scene
 from plaudit.envs.mujoco.config import PushCubeConfig
 from plaudit.envs.mujoco.cube import HALF, THING, axes, closeness, length, spread, yaw_quaternion
-from plaudit.envs.mujoco.task import EVERYONE, HAND_START, ArmTask, Array, Ids, Rows
+from plaudit.envs.mujoco.task import EVERYONE, HAND_START, ArmTask, Array, Ids, Rows, Verdict
 
 GOAL_DISTANCE = 0.2
 GOAL_HEADING = np.pi / 6
@@ -73,7 +72,7 @@ class PushCube(ArmTask):
             axis=1,
         )
 
-    def judge(self) -> tuple[dict[str, Array], NDArray[np.bool_], dict[str, Array]]:
+    def judge(self) -> Verdict:
         direction, distance = self._to_goal()
         reach_distance = length(push_point(self.thing, direction) - self.tcp)
         flat = self.thing[:, 2] < HALF + 0.005
@@ -84,7 +83,7 @@ class PushCube(ArmTask):
             "push": 0.5 * closeness(distance),
             "success": np.where(success, 0.3, 0.0),
         }
-        return terms, success, {"goal_distance": distance, "reach_distance": reach_distance}
+        return Verdict(terms, success, {"goal_distance": distance, "reach_distance": reach_distance})
 
     def expert_action(self) -> torch.Tensor:
         direction, distance = self._to_goal()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import mujoco
@@ -44,6 +44,22 @@ def finger_target(action: Array) -> Array:
     return panda.FINGER_CLOSED + (panda.FINGER_OPEN - panda.FINGER_CLOSED) * 0.5 * (action + 1)
 
 
+class Verdict(NamedTuple):
+    """What a task says of the states that all envs are in; (num_envs,) each.
+
+    Attributes:
+        terms: Of the dense reward, by name.
+        success: Whether the task is done.
+        metrics: Measurements, by name.
+        looks_done: Whether a picture looks like success, where that is not the same.
+    """
+
+    terms: dict[str, Array]
+    success: NDArray[np.bool_]
+    metrics: dict[str, Array]
+    looks_done: NDArray[np.bool_] | None = None
+
+
 class ArmTask(TaskEnv):
     """One robot, one object, one goal: the base of PushCube, PickCube and PegInsertion.
 
@@ -57,6 +73,7 @@ class ArmTask(TaskEnv):
 
     cfg: ArmTaskConfig
     can_save_state = True
+    can_snapshot = True
     fps = CONTROL_HZ
     has_gripper_action = True
     randoms = 8
@@ -96,8 +113,8 @@ class ArmTask(TaskEnv):
         """What the state observation of some envs holds beyond proprioception, (n, k)."""
 
     @abstractmethod
-    def judge(self) -> tuple[dict[str, Array], NDArray[np.bool_], dict[str, Array]]:
-        """Terms of the dense reward (num_envs,), success (num_envs,), and metrics (num_envs,)."""
+    def judge(self) -> Verdict:
+        """What the present states are worth."""
 
     @abstractmethod
     def expert_action(self) -> torch.Tensor:
@@ -130,8 +147,9 @@ class ArmTask(TaskEnv):
     def advance(self, action: torch.Tensor) -> Outcome:
         self.sim.step(self._actuator_targets(action.detach().cpu().double().clamp(-1, 1).numpy()))
         self._look()
-        terms, success, metrics = self.judge()
-        rewards = {name: self._out(value) for name, value in terms.items()}
+        verdict = self.judge()
+        success = verdict.success
+        rewards = {name: self._out(value) for name, value in verdict.terms.items()}
         reward = torch.stack(list(rewards.values())).sum(0)
         if self.cfg.reward_mode == "sparse":
             reward = self._out(success)
@@ -142,8 +160,9 @@ class ArmTask(TaskEnv):
             reward=reward,
             terminated=torch.from_numpy(ended.copy()).to(self.device),
             success=torch.from_numpy(success.copy()).to(self.device),
+            looks_done=None if verdict.looks_done is None else torch.from_numpy(verdict.looks_done).to(self.device),
             rewards=rewards,
-            metrics={name: self._out(value) for name, value in metrics.items()},
+            metrics={name: self._out(value) for name, value in verdict.metrics.items()},
         )
 
     def _look(self) -> None:
@@ -194,6 +213,13 @@ class ArmTask(TaskEnv):
     def render(self, ids: torch.Tensor | None = None) -> Frames:
         return self.draw(self.cameras, self.cfg.camera_size, ids)
 
+    def snapshot(self) -> torch.Tensor:
+        return torch.from_numpy(np.concatenate([self.sim.qpos, self.sim.scenery], axis=1))
+
+    def render_snapshots(self, snapshots: torch.Tensor) -> Frames:
+        qpos, scenery = np.split(snapshots.numpy(), [self.sim.qpos.shape[1]], axis=1)
+        return self._paint(qpos, scenery, self.cameras, self.cfg.camera_size)
+
     def portrait(self, ids: torch.Tensor) -> torch.Tensor:
         return self.draw(("show",), (240, 320), ids, fine=True)["show"]
 
@@ -201,11 +227,16 @@ class ArmTask(TaskEnv):
         self, cameras: tuple[str, ...], size: tuple[int, int], ids: torch.Tensor | None = None, fine: bool = False
     ) -> Frames:
         """Frames from any camera at any (height, width) of the present state; `fine` ones are for people."""
+        which = slice(None) if ids is None else ids.cpu().numpy()
+        return self._paint(self.sim.qpos[which], self.sim.scenery[which], cameras, size, fine)
+
+    def _paint(
+        self, qpos: Array, scenery: Array, cameras: tuple[str, ...], size: tuple[int, int], fine: bool = False
+    ) -> Frames:
         key = (size[0], size[1], fine)
         if key not in self._renderers:
             self._renderers[key] = BatchRenderer(self.sim.model, *size, self._threads, fine)
-        which = slice(None) if ids is None else ids.cpu().numpy()
-        frames = self._renderers[key].render(self.sim.qpos[which], self.sim.scenery[which], cameras)
+        frames = self._renderers[key].render(qpos, scenery, cameras)
         return {name: torch.from_numpy(pixels).to(self.device) for name, pixels in frames.items()}
 
     def _observation_space(self) -> gym.spaces.Dict:
