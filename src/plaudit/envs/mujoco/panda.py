@@ -149,7 +149,7 @@ def body() -> str:
                 <geom class="arm" type="cylinder" fromto="0 0 .02 0 0 .1" size=".045" rgba="{WHITE}" mass=".74"/>
                 <body name="hand" pos="0 0 {FLANGE}" quat=".9238795 0 0 -.3826834" gravcomp="1">
                   <geom class="arm" type="box" size=".02 .1 .028" pos="0 0 .032" rgba="{WHITE}" mass=".73"/>
-                  <camera name="wrist_camera" pos=".09 0 .01" xyaxes="0 1 0 .93 0 .37" fovy="80"/>
+                  <camera name="wrist_camera" pos=".1 0 .02" xyaxes="0 1 0 .819 0 .574" fovy="62"/>
                   <site name="tcp" pos="0 0 {HAND_TO_TCP}" size=".005" group="4"/>
                   <body name="finger_left" pos="0 0 .0584" gravcomp="1">
                     <joint name="finger1" class="finger" axis="0 1 0"/>{finger}

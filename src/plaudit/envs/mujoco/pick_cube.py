@@ -13,8 +13,27 @@ from plaudit.envs.mujoco.config import PickCubeConfig
 from plaudit.envs.mujoco.cube import HALF, THING, axes, closeness, length, spread, yaw_quaternion
 from plaudit.envs.mujoco.task import EVERYONE, HAND_START, ArmTask, Array, Ids, Rows, Verdict
 
+MARKER_REACH = 0.055
+"""From the goal's middle to the ends of its arms, in metres."""
+
 STATIC_SPEED = 0.2
 """The robot counts as static when no joint turns faster than this, in rad/s (ManiSkill's value)."""
+
+
+def _goal_marker() -> str:
+    """MJCF of the goal: a small ball in the middle, and one on the end of each of six arms.
+
+    The arms are longer than the cube and the pads, so that a camera sees where the goal is also when the cube hides its
+    middle. With a single ball, a cube at the goal looks just like one that happens to be in front of it.
+    """
+    balls = '<geom class="visual" type="sphere" size=".012" rgba=".1 .75 .25 1"/>'
+    for axis, colour in enumerate((".1 .4 .9 1", ".1 .75 .25 1", ".95 .8 .1 1")):
+        reach, thick = np.eye(3)[axis] * MARKER_REACH, np.full(3, 0.002) + np.eye(3)[axis] * MARKER_REACH
+        balls += f'<geom class="visual" type="box" size="{thick[0]} {thick[1]} {thick[2]}" rgba="{colour}"/>'
+        for end in (-reach, reach):
+            place = f"{end[0]} {end[1]} {end[2]}"
+            balls += f'<geom class="visual" type="sphere" size=".009" pos="{place}" rgba="{colour}"/>'
+    return balls
 
 
 class PickCube(ArmTask):
@@ -24,8 +43,7 @@ class PickCube(ArmTask):
     headline: Headline = "success_at_end"
 
     def build_model(self) -> mujoco.MjModel:
-        goal = '<geom class="visual" type="sphere" size=".018" rgba=".1 .75 .25 1"/>'
-        return scene.build("pick_cube", THING, goal)
+        return scene.build("pick_cube", THING, _goal_marker())
 
     def place(self, ids: Ids, u: Array) -> None:
         qpos = self.sim.qpos

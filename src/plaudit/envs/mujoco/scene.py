@@ -52,7 +52,7 @@ def build(
   <worldbody>
     <light pos=".3 -.4 2" dir="-.2 .25 -1" directional="true" diffuse=".4 .4 .4" specular="0 0 0" castshadow="true"/>
     <geom name="table" type="plane" size="8 8 8" rgba=".76 .68 .57 1" friction=".5" contype="1" conaffinity="3"/>
-    <camera name="base_camera" pos=".7 0 .55" xyaxes="0 1 0 -.569 0 .822" fovy="40"/>
+    <camera name="base_camera" pos=".7 0 .55" xyaxes="0 1 0 -.569 0 .822" fovy="44"/>
     <camera name="show" pos=".9 -1.3 .9" xyaxes=".749 .662 0 -.232 .263 .938" fovy="32"/>
     {panda.body()}
     <body name="thing" pos="0 0 .02">
