@@ -38,6 +38,12 @@ def test_the_same_id_is_never_there_twice(tmp_path: Path) -> None:
     assert list(store.ids) == ["a", "b", "c"] and "b" in store and "d" not in store
 
 
+def test_the_same_id_twice_in_one_call(tmp_path: Path) -> None:
+    store = EpisodeStore.create(tmp_path)
+    assert store.add([make_episode("a"), make_episode("a", success_at=2)]) == 1
+    assert len(EpisodeStore(tmp_path)) == 1
+
+
 def test_frames_are_mapped_not_read(tmp_path: Path) -> None:
     store = EpisodeStore.create(tmp_path)
     store.add([make_episode("a")])

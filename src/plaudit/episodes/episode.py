@@ -106,7 +106,7 @@ class Episode:
             need(shape[0] == count, f"frames['{camera}']", f"has {shape[0]} frames, but there are {count} labels")
         for name, values in {"labels": self.labels, **self.flags}.items():
             need(values.dtype == np.int8 and values.shape == (count,), name, f"must be int8 ({count},)")
-            need(bool(np.isin(values, (FAILURE, SUCCESS, UNKNOWN)).all()), name, "may only be 1, 0 or -1")
+            need(bool(((values >= UNKNOWN) & (values <= SUCCESS)).all()), name, "may only be 1, 0 or -1")
         index = self.frame_index
         need(index.dtype == np.int32 and index.shape == (count,), "frame_index", f"must be int32 ({count},)")
         need(bool((np.diff(index) > 0).all()), "frame_index", "must ascend")

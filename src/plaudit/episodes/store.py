@@ -121,7 +121,15 @@ class EpisodeStore(EpisodeSource):
         Returns:
             How many were new; one whose id is there already is left as it is.
         """
-        staged = [(episode, self._stage(episode)) for episode in episodes if episode.check() not in self]
+        wanted = {episode.id: episode for episode in episodes if episode.check() not in self}
+        staged: list[tuple[Episode, Path]] = []
+        try:
+            for episode in wanted.values():
+                staged.append((episode, self._stage(episode)))
+        except OutputError:
+            for _, temporary in staged:
+                temporary.unlink(missing_ok=True)
+            raise
         with self._locked():
             new = [episode for episode, temporary in staged if self._publish(temporary, self.file(episode.id))]
             self._read_index()
