@@ -1,0 +1,255 @@
+"""Other systems' pickles, read without running what they say.
+
+A pickle is a program: it may name any function and have it called. Here a name stands for one of a few functions that
+make plain data from arguments which they check first (`arrays`), or it is refused.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+import zipfile
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, ClassVar, NoReturn
+
+import numpy as np
+
+from plaudit.episodes.formats import arrays
+from plaudit.episodes.formats.arrays import Refused, Storage, StorageType
+from plaudit.errors import DataError
+
+_TORCH_MAGIC, _TORCH_PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
+
+
+def load_pickle(path: Path) -> Any:
+    """The content of a pickle; tensors come as arrays."""
+    with _reading(path), path.open("rb") as file:
+        return _load(file)
+
+
+def load_npy(path: Path) -> Any:
+    """The object in a `.npy` file that `np.save` wrote of a dict or a list; tensors come as arrays."""
+    with _reading(path), path.open("rb") as file:
+        version = np.lib.format.read_magic(file)
+        if version not in ((1, 0), (2, 0)):
+            raise ValueError(f"version {version} of the .npy format holds no such object")
+        header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = header(file)
+        if not dtype.hasobject:
+            raise ValueError(f"it is an array of {dtype} {shape}, not a dict")
+        content = _load(file)
+        return content.item() if isinstance(content, np.ndarray) and content.ndim == 0 else content
+
+
+def load_torch(path: Path) -> Any:
+    """The content of a file that `torch.save` wrote, today's kind or the older one; tensors come as arrays."""
+    with _reading(path), path.open("rb") as file:
+        return _load_torch(file)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Whatever goes wrong while reading a file becomes a `DataError` that names it."""
+    try:
+        yield
+    except Refused as refused:
+        raise DataError(
+            f"{path}: not loaded, since it asks for '{refused}', which is not plain data and could run code. "
+            "Only arrays, tensors, numbers, text and plain containers are admitted."
+        ) from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}.") from None
+    except Exception as error:
+        # A damaged pickle is a damaged program: any error at all may come out of it.
+        why = str(error) or type(error).__name__
+        raise DataError(f"{path}: is damaged, or not what its name says ({why}). Delete it, or restore it.") from None
+
+
+def _load(file: BinaryIO) -> Any:
+    content = _Unpickler(file).load()
+    _expect_end(file)
+    return content
+
+
+def _expect_end(file: BinaryIO) -> None:
+    """Several pickles in one file would otherwise be read as the first alone."""
+    if file.read(1):
+        raise ValueError("there is more behind its end")
+
+
+class _Bounded:
+    """A file that gives what it is asked for or fails, and makes no room for more than there is."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        here = file.tell()
+        self.file, self.size, self.readline = file, file.seek(0, io.SEEK_END), file.readline
+        file.seek(here)
+
+    def read(self, count: int) -> bytes:
+        data = self.file.read(count) if count <= self.size else b""
+        if len(data) < count:
+            raise EOFError("it was cut short")
+        return data
+
+
+class _Unpickler(pickle._Unpickler):
+    """The Python unpickler, since the faster one in C takes a damaged memo index as an order for that much memory.
+
+    Args:
+        file: Where the pickle is.
+        storage: Finds the storage of a tensor by type, key and size; such references are torch's alone.
+    """
+
+    dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
+    stack: list[Any]
+    read: Callable[[int], bytes]
+
+    def __init__(self, file: BinaryIO, storage: Callable[[StorageType, str, int], Storage] | None = None) -> None:
+        super().__init__(_Bounded(file))
+        self._storage = storage
+
+    def find_class(self, module: str, name: str) -> Any:
+        module = {"__builtin__": "builtins"}.get(module, module)  # As the older protocols call it.
+        try:
+            return _ADMITTED[module, name]
+        except KeyError:
+            raise Refused(f"{module}.{name}") from None
+
+    def persistent_load(self, reference: Any) -> Storage:
+        word, kind, key, _, count, *_ = reference
+        if self._storage is None or word != "storage" or not isinstance(kind, StorageType) or type(count) is not int:
+            raise ValueError("it refers to something outside of itself")
+        return self._storage(kind, str(key), count)
+
+    def get_extension(self, code: int) -> NoReturn:
+        """Short names from a table of this process; a data file has no business with them."""
+        raise Refused(f"copyreg extension {code}")
+
+    def load_build(self) -> None:
+        """Gives an object its state: only arrays and dtypes have one, and both check it."""
+        state, target = self.stack.pop(), self.stack[-1]
+        if isinstance(target, arrays.Dtype):
+            target.restore(state)
+        elif type(target) is np.ndarray and target.size == 0 and target.base is None:
+            arrays.fill(target, state)
+        else:
+            raise Refused(f"{type(target).__module__}.{type(target).__name__}.__setstate__")
+
+    def load_bytearray8(self) -> None:
+        """As in the base class, but not content with less than was promised."""
+        self.stack.append(bytearray(self.read(int.from_bytes(self.read(8), "little"))))
+
+    dispatch[pickle.BUILD[0]] = load_build
+    dispatch[pickle.BYTEARRAY8[0]] = load_bytearray8
+
+
+def _load_torch(file: BinaryIO) -> Any:
+    is_zip = file.read(4) == b"PK\x03\x04"
+    file.seek(0)
+    return _load_torch_zip(file) if is_zip else _load_torch_stream(file)
+
+
+def _load_torch_zip(file: BinaryIO) -> Any:
+    """Today's kind: a zip, not compressed, of one pickle and a file for each storage."""
+    with zipfile.ZipFile(file) as archive:
+        (pickled,) = [name for name in archive.namelist() if name.endswith("/data.pkl")]
+        root = pickled.removesuffix("data.pkl")
+        if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
+            raise ValueError("torch's files are not compressed, this one is")
+        if f"{root}byteorder" in archive.namelist() and archive.read(f"{root}byteorder") != sys.byteorder.encode():
+            raise ValueError("it comes from a machine with the other byte order")
+        known: dict[str, Storage] = {}
+
+        def storage(kind: StorageType, key: str, count: int) -> Storage:
+            if key not in known:
+                numbers = np.frombuffer(archive.read(f"{root}data/{key}"), kind.spec)
+                if len(numbers) != count:
+                    raise ValueError(f"storage {key} is cut short")
+                known[key] = Storage(kind, numbers)
+            return known[key]
+
+        return _Unpickler(io.BytesIO(archive.read(pickled)), storage).load()
+
+
+def _load_torch_stream(file: BinaryIO) -> Any:
+    """The older kind, which tensors within a plain pickle still are: pickles, then the storages one after another."""
+    bounded = _Bounded(file)
+    if _Unpickler(file).load() != _TORCH_MAGIC or _Unpickler(file).load() != _TORCH_PROTOCOL:
+        raise ValueError("it does not begin as torch's files do")
+    if not _Unpickler(file).load()["little_endian"]:
+        raise ValueError("it comes from a machine with the other byte order")
+    known: dict[str, Storage] = {}
+
+    def storage(kind: StorageType, key: str, count: int) -> Storage:
+        if not 0 <= count * np.dtype(kind.spec).itemsize <= bounded.size:
+            raise ValueError(f"storage {key} is cut short")
+        return known.setdefault(key, Storage(kind, np.empty(count, kind.spec)))
+
+    start = file.tell()
+    content = _Unpickler(file, storage).load()
+    for key in _Unpickler(file).load():
+        numbers = known[key].numbers
+        if int.from_bytes(bounded.read(8), "little") != len(numbers):
+            raise ValueError(f"storage {key} is cut short")
+        numbers[:] = np.frombuffer(bounded.read(numbers.nbytes), numbers.dtype)
+    _expect_end(file)
+    if any(filled.kind.is_bfloat16 for filled in known.values()):
+        file.seek(start)  # Once more: what numpy has no type for is converted, not viewed, so it must be filled first.
+        content = _Unpickler(file, storage).load()
+    return content
+
+
+def _storage_of_bytes(data: Any) -> Storage:
+    """Stands for `torch.storage._load_from_bytes`."""
+    storage = _load_torch(io.BytesIO(data))
+    if not isinstance(storage, Storage):
+        raise ValueError("a tensor's storage is something else")
+    return storage
+
+
+def _encode(text: Any, encoding: Any = "latin1") -> bytes:
+    """Stands for `_codecs.encode`, by which the older protocols spell bytes."""
+    if encoding != "latin1" or not isinstance(text, str):
+        raise Refused(f"_codecs.encode to {encoding!r:.40}")
+    return text.encode("latin1")
+
+
+def _bytearray(data: Any = b"", encoding: Any = "latin1") -> bytearray:
+    return bytearray(data if isinstance(data, bytes) else _encode(data, encoding))
+
+
+def _no_bytes() -> bytes:
+    """Stands for `bytes`, by which the older protocols spell those of length 0."""
+    return b""
+
+
+def _no_factory(*_: Any) -> dict[Any, Any]:
+    """Stands for `defaultdict`, of which only the content is wanted."""
+    return {}
+
+
+_ADMITTED: dict[tuple[str, str], Any] = {
+    ("collections", "OrderedDict"): OrderedDict,
+    ("collections", "defaultdict"): _no_factory,
+    ("_codecs", "encode"): _encode,
+    ("builtins", "bytearray"): _bytearray,
+    ("builtins", "bytes"): _no_bytes,
+    ("builtins", "complex"): complex,
+    ("builtins", "frozenset"): frozenset,
+    ("builtins", "set"): set,
+    ("numpy", "dtype"): arrays.Dtype,
+    ("numpy", "ndarray"): arrays.ArrayType,
+    ("torch._utils", "_rebuild_tensor_v2"): arrays.tensor,
+    ("torch.storage", "_load_from_bytes"): _storage_of_bytes,
+    **{("torch", name): kind for name, kind in arrays.STORAGE_TYPES.items()},
+}
+for _name in ("list", "dict", "tuple", "int", "float", "bool", "str"):
+    _ADMITTED["builtins", _name] = f"builtins.{_name}"  # The factory of a defaultdict; never to be called.
+for _module in ("numpy.core", "numpy._core"):
+    _ADMITTED[f"{_module}.multiarray", "_reconstruct"] = arrays.reconstruct
+    _ADMITTED[f"{_module}.multiarray", "scalar"] = arrays.scalar
+    _ADMITTED[f"{_module}.numeric", "_frombuffer"] = arrays.from_buffer
