@@ -1,0 +1,177 @@
+"""Residual networks, with torchvision's names of parameters and without its last layers: images to a map of features.
+
+torchvision's checkpoints load as they are, and so does the ResNet-10 with GroupNorm that HIL-SERL and RLinf start from.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import torch
+from torch import nn
+
+Norm: TypeAlias = Literal["group", "batch"]
+Stem: TypeAlias = Literal["7x7", "3x3"]
+
+GROUPS = 4
+"""Groups of every GroupNorm."""
+
+LAYERS = {
+    "resnet10": (1, 1, 1, 1),
+    "resnet18": (2, 2, 2, 2),
+    "resnet34": (3, 4, 6, 3),
+    "resnet50": (3, 4, 6, 3),
+    "resnet101": (3, 4, 23, 3),
+    "resnet152": (3, 8, 36, 3),
+}
+"""Blocks in each of the four stages."""
+
+DEEP = ("resnet50", "resnet101", "resnet152")
+"""Those whose blocks are bottlenecks of three convolutions."""
+
+
+class Encoder(nn.Module):
+    """Images to a map of features.
+
+    Attributes:
+        channels: Of the map.
+        stride: Pixels of the image, each way, for one place of the map.
+        mean, std: Of the colours, in [0, 1], that the pretraining took off and divided by.
+        stages: How many of its four stages are there.
+    """
+
+    channels: int
+    stride: int
+    stages: int
+    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
+    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
+
+    def map_size(self, image_size: tuple[int, int]) -> tuple[int, int]:
+        """Height and width of the map. Every halving rounds up, and so does their product."""
+        return -(-image_size[0] // self.stride), -(-image_size[1] // self.stride)
+
+    def adapt(self, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Weights from a file by our names, without those of layers that are not part of the encoder."""
+        raise NotImplementedError
+
+
+class GroupNorm(nn.GroupNorm):
+    """GroupNorm that also takes one small image: torch's refuses a batch of one whose map has one place, though a group
+    has several channels to be normalised over.
+    """
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(n, channels, h, w) to the same."""
+        return torch.group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
+
+
+def norm_layer(norm: Norm, channels: int) -> nn.Module:
+    """The normalisation after a convolution."""
+    return GroupNorm(GROUPS, channels) if norm == "group" else nn.BatchNorm2d(channels)
+
+
+class Block(nn.Module):
+    """Two 3x3 convolutions with a way around them.
+
+    Args:
+        inputs: Channels of the input.
+        width: Channels inside, and after.
+        stride: Of the first convolution.
+        norm: Normalisation after each convolution.
+    """
+
+    expansion = 1
+
+    def __init__(self, inputs: int, width: int, stride: int, norm: Norm) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, width, 3, stride, 1, bias=False)
+        self.bn1 = norm_layer(norm, width)
+        self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
+        self.bn2 = norm_layer(norm, width)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample = shortcut(inputs, width, stride, norm)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(n, inputs, h, w) to (n, width, h / stride, w / stride)."""
+        y: torch.Tensor = self.relu(self.bn1(self.conv1(x)))
+        y = self.bn2(self.conv2(y)) + (x if self.downsample is None else self.downsample(x))
+        return torch.relu_(y)
+
+
+class Bottleneck(nn.Module):
+    """A 3x3 convolution between two 1x1 ones, with a way around them; arguments as `Block`'s."""
+
+    expansion = 4
+
+    def __init__(self, inputs: int, width: int, stride: int, norm: Norm) -> None:
+        super().__init__()
+        outputs = width * self.expansion
+        self.conv1 = nn.Conv2d(inputs, width, 1, bias=False)
+        self.bn1 = norm_layer(norm, width)
+        self.conv2 = nn.Conv2d(width, width, 3, stride, 1, bias=False)
+        self.bn2 = norm_layer(norm, width)
+        self.conv3 = nn.Conv2d(width, outputs, 1, bias=False)
+        self.bn3 = norm_layer(norm, outputs)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample = shortcut(inputs, outputs, stride, norm)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(n, inputs, h, w) to (n, 4 width, h / stride, w / stride)."""
+        y: torch.Tensor = self.relu(self.bn1(self.conv1(x)))
+        y = self.relu(self.bn2(self.conv2(y)))
+        y = self.bn3(self.conv3(y)) + (x if self.downsample is None else self.downsample(x))
+        return torch.relu_(y)
+
+
+def shortcut(inputs: int, outputs: int, stride: int, norm: Norm) -> nn.Sequential | None:
+    """The way around a block, where the shape changes."""
+    if inputs == outputs and stride == 1:
+        return None
+    return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), norm_layer(norm, outputs))
+
+
+class ResNet(Encoder):
+    """The stem and stages of a residual network (He et al., 2016).
+
+    Args:
+        arch: A key of `LAYERS`.
+        width: Channels of the first stage.
+        stem: `7x7` is the paper's: a strided 7x7 convolution and a strided maximum. `3x3` is one strided convolution,
+            for small images, of which the paper's stem would leave little.
+        norm: Normalisation after each convolution.
+        stages: How many of the four stages.
+    """
+
+    def __init__(
+        self, arch: str, *, width: int = 64, stem: Stem = "7x7", norm: Norm = "batch", stages: int = 4
+    ) -> None:
+        super().__init__()
+        block = Bottleneck if arch in DEEP else Block
+        size = 7 if stem == "7x7" else 3
+        self.conv1 = nn.Conv2d(3, width, size, 2, size // 2, bias=False)
+        self.bn1 = norm_layer(norm, width)
+        self.relu = nn.ReLU(inplace=True)
+        self.maxpool = nn.MaxPool2d(3, 2, 1) if stem == "7x7" else nn.Identity()
+        self.stages, self.channels = stages, width
+        for stage, count in enumerate(LAYERS[arch][:stages]):
+            blocks: list[nn.Module] = []
+            for index in range(count):
+                stride = 2 if stage > 0 and index == 0 else 1
+                blocks.append(block(self.channels, width * 2**stage, stride, norm))
+                self.channels = width * 2**stage * block.expansion
+            self.add_module(f"layer{stage + 1}", nn.Sequential(*blocks))
+        self.stride = (4 if stem == "7x7" else 2) * 2 ** (stages - 1)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """float32 (n, 3, H, W) to (n, channels, h, w)."""
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        for stage in range(self.stages):
+            x = self.get_submodule(f"layer{stage + 1}")(x)
+        return x
+
+    def adapt(self, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        unused = ("fc.", *(f"layer{stage + 1}." for stage in range(self.stages, 4)))
+        return {name: value for name, value in state.items() if not name.startswith(unused)}
