@@ -18,6 +18,8 @@ BENCHMARKS = {
     "step": "env steps/s, against bare mujoco.rollout and AsyncVectorEnv",
     "render": "frames/s, against bare mujoco.Renderer",
     "ppo": "PPO, against Stable-Baselines3's",
+    "frames": "random frames and bytes on disk, against a loader of whole .npy files",
+    "collect": "collecting episodes, with and without the writer",
     "footprint": "memory of training, and time to start",
 }
 

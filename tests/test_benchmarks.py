@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -154,3 +155,18 @@ def test_learning_table_counts_a_run_that_never_got_there_as_the_worst(tmp_path:
     learn.save_results(results, tmp_path)
     assert learn.load_results(tmp_path / "results.json") == results
     assert (tmp_path / "table.md").read_text() == learn.markdown(results)
+
+
+def test_what_a_kill_has_left_is_counted(tmp_path: Path) -> None:
+    from samples import make_episode
+
+    from kill_collect import Kill, look
+    from plaudit.episodes import EpisodeStore
+
+    store = EpisodeStore.create(tmp_path)
+    first, again = make_episode("a"), replace(make_episode("a"), id="b")
+    store.add([first, again, make_episode("c")])
+    store.file("c").write_bytes(store.file("c").read_bytes()[:-9])
+    (store.folder / ".123.d").write_bytes(b"")
+    found = look(tmp_path, 1.0, {"a", "x"})
+    assert found == Kill(1.0, episodes=3, new=2, unfinished=1, damaged=1, lost=1, twice=1) and not found.fine

@@ -32,6 +32,10 @@ class Calls(ModuleType):
         print("for people")
         return {"run": Path("outputs/x"), "success": float("nan"), "steps": 3}
 
+    def collect(self, config: Any, *, quiet: bool) -> dict[str, Any]:
+        self.calls.append(("collect", config, quiet))
+        return {}
+
     def resume(self, run: Path, overrides: list[str], quiet: bool) -> dict[str, Any]:
         self.calls.append(("resume", run, overrides, quiet))
         return {}
@@ -41,6 +45,14 @@ class Calls(ModuleType):
     ) -> dict[str, Any]:
         self.calls.append(("evaluate", run, overrides, episodes, video, quiet))
         return {}
+
+    def process(self, data: Path, **settings: Any) -> dict[str, Any]:
+        self.calls.append(("process", data, settings))
+        return {}
+
+    def doctor(self, data: Path, **options: Any) -> dict[str, Any]:
+        self.calls.append(("doctor", data, options))
+        return {"findings": ["something"], "exit_code": 1}
 
     def envs(self) -> list[dict[str, Any]]:
         return [{"id": "PushCube", "description": "Push."}, {"id": "A", "description": "Longer."}]
@@ -66,7 +78,9 @@ def test_help_fits_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(HELP.splitlines()) <= 24 and max(map(len, HELP.splitlines())) <= 80
 
 
-@pytest.mark.parametrize("command", ["train", "eval", "envs", "recipes", "bench"])
+@pytest.mark.parametrize(
+    "command", ["collect", "train", "eval", "convert", "process", "doctor", "envs", "recipes", "bench"]
+)
 def test_every_command_has_help_and_json(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, "--help"]) == 0
     out = capsys.readouterr().out
@@ -98,6 +112,34 @@ def test_resume(stages: Calls, capsys: pytest.CaptureFixture[str]) -> None:
     assert stages.calls == [("resume", Path("outputs/x"), ["runtime.iterations=9"], False)]
     assert main(["train", "push_cube", "--resume", "outputs/x"]) == 2
     assert "--resume" in capsys.readouterr().err
+
+
+def test_collect(stages: Calls) -> None:
+    assert main(["collect", "push_cube", "--quiet", "runtime.seed=2"]) == 0
+    assert main(["collect", "--config", "a.yaml"]) == 0
+    assert stages.calls == [
+        ("load", "push_cube", ["runtime.seed=2"], None),
+        ("collect", "config", True),
+        ("load", None, [], Path("a.yaml")),
+        ("collect", "config", False),
+    ]
+
+
+def test_process_passes_on_only_what_is_given(stages: Calls) -> None:
+    assert main(["process", "d", "--seed", "3", "--keep-stationary", "--no-keep-last-frame"]) == 0
+    assert main(["process", "d", "--val-fraction", "0.2", "--test-fraction", "0", "--fail-success-ratio", "3"]) == 0
+    where = {"format": None, "out": None}
+    assert stages.calls == [
+        ("process", Path("d"), {**where, "seed": 3, "drop_stationary": False, "keep_last_frame": False}),
+        ("process", Path("d"), {**where, "val_fraction": 0.2, "test_fraction": 0.0, "fail_success_ratio": 3.0}),
+    ]
+
+
+def test_a_result_may_set_the_exit_code(stages: Calls, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "d", "--out", "p.html", "--quiet", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["findings"] == ["something"]
+    options = {"format": None, "splits": None, "out": Path("p.html"), "quiet": True}
+    assert stages.calls == [("doctor", Path("d"), options)]
 
 
 def test_eval_and_bench(stages: Calls, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,9 +12,10 @@ _PUBLIC = {
     "ConfigError": "plaudit.errors",
     "PlauditError": "plaudit.errors",
     "load_config": "plaudit.config.load",
+    "load_episodes": "plaudit.episodes.formats",
 }
 
-__all__ = ["Config", "ConfigError", "PlauditError", "__version__", "load_config"]
+__all__ = ["Config", "ConfigError", "PlauditError", "__version__", "load_config", "load_episodes"]
 
 
 def __getattr__(name: str) -> Any:

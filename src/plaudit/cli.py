@@ -23,8 +23,13 @@ usage: plaudit COMMAND [...] [--json] [--verbose]
 Trains robots from what success looks like.
 
 commands:
+  collect RECIPE [key=value ...] collect labelled episodes, or go on with it
+  fit DATA [key=value ...]       fit a reward model to episodes, or of a RECIPE
   train RECIPE [key=value ...]   train a policy       (plaudit train push_cube)
   eval RUN [key=value ...]       evaluate a policy    (plaudit eval outputs/...)
+  convert SRC DST --format NAME  change the layout of a data set
+  process DATA                   split a data set by episode
+  doctor DATA [--out PAGE.html]  look for faults in a data set
   envs [NAME]                    list envs, or the config keys of one
   recipes [NAME]                 list recipes, or print one in full
   bench [NAME ...]               measure speed
@@ -85,7 +90,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise
     if as_json and result is not None:
         _print_json(result)
-    return 130 if result is not None and result.get("interrupted") else 0
+    if result is not None and result.get("interrupted"):
+        return 130
+    return 0 if result is None else int(result.get("exit_code", 0))
 
 
 def _dispatch(words: list[str], as_json: bool) -> dict[str, Any] | None:
@@ -206,6 +213,47 @@ def _train(args: argparse.Namespace) -> dict[str, Any]:
     return dict(stages.train(config, quiet=args.quiet))
 
 
+def _collect_arguments(parser: Parser) -> None:
+    parser.add_argument("words", nargs="*", metavar="RECIPE, key=value", help="a recipe or file, then overrides")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="a .json or .yaml file of your own")
+    parser.add_argument("--quiet", action="store_true", help="no live table")
+
+
+def _collect(args: argparse.Namespace) -> dict[str, Any]:
+    recipe, overrides = _split(args.words)
+    stages = _stages()
+    return dict(stages.collect(stages.load(recipe, overrides, args.config), quiet=args.quiet))
+
+
+def _fit_arguments(parser: Parser) -> None:
+    parser.add_argument("words", nargs="*", metavar="DATA or RECIPE, key=value", help="a data set, then overrides")
+    parser.add_argument("--data", type=Path, metavar="DATA", help="the data set, beside a recipe or a file")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="a .json or .yaml file of your own")
+    parser.add_argument("--resume", type=Path, metavar="RUN", help="go on with a fit's folder")
+    parser.add_argument("--quiet", action="store_true", help="no progress display")
+
+
+def _fit(args: argparse.Namespace) -> dict[str, Any]:
+    from plaudit.compute import wait_quietly
+
+    wait_quietly()
+    recipe, overrides = _split(args.words)
+    data = args.data
+    if args.resume is not None:
+        if recipe is not None or args.config is not None or data is not None:
+            raise ConfigError("--resume goes on with the fit's own config; leave out the data, recipe and --config.")
+        return dict(_stages().resume_fit(args.resume, overrides, quiet=args.quiet))
+    if recipe is not None and data is None and _is_data(recipe):
+        data, recipe = Path(recipe), None
+    stages = _stages()
+    return dict(stages.fit(stages.load_fit(recipe, overrides, args.config, data), quiet=args.quiet))
+
+
+def _is_data(word: str) -> bool:
+    """Whether a word is a data set, and not a recipe: there is something, and it is no config file."""
+    return Path(word).exists() and Path(word).suffix not in (".yaml", ".yml", ".json")
+
+
 def _eval_arguments(parser: Parser) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="a run's folder or a checkpoint")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="changes to the run's config")
@@ -264,9 +312,65 @@ def _bench(args: argparse.Namespace) -> dict[str, Any]:
     return dict(_stages().bench(args.names, quick=args.quick))
 
 
+def _convert_arguments(parser: Parser) -> None:
+    parser.add_argument("source", type=Path, metavar="SRC", help="a data set in any layout that is known")
+    parser.add_argument("target", type=Path, metavar="DST", help="a new or empty folder")
+    parser.add_argument("--format", default="plaudit", metavar="NAME", help="the layout of DST; default plaudit")
+    parser.add_argument("--from", dest="source_format", metavar="NAME", help="the layout of SRC; default: by looking")
+    parser.add_argument("--quiet", action="store_true", help="no progress display")
+
+
+def _convert(args: argparse.Namespace) -> dict[str, Any]:
+    stages = _stages()
+    return dict(
+        stages.convert(args.source, args.target, args.format, source_format=args.source_format, quiet=args.quiet)
+    )
+
+
+def _process_arguments(parser: Parser) -> None:
+    parser.usage = "plaudit process DATA [options]"
+    parser.formatter_class = lambda prog: argparse.HelpFormatter(prog, max_help_position=32)
+    parser.add_argument("data", type=Path, metavar="DATA", help="a data set in any layout that is known")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where to; default DATA/splits/default")
+    parser.add_argument("--format", metavar="NAME", help="the layout of DATA; default: by looking")
+    parser.add_argument("--val-fraction", type=float, metavar="F", help="of the episodes; default 0.15")
+    parser.add_argument("--test-fraction", type=float, metavar="F", help="of the episodes; default 0.15, 0 for none")
+    parser.add_argument("--seed", type=int, metavar="N", help="draws episodes and frames; default 0")
+    parser.add_argument("--num-samples-per-episode", type=int, metavar="N", help="in training; default all frames")
+    parser.add_argument("--fail-success-ratio", type=float, metavar="F", help="in training; default as it is")
+    still = "in training, keep frames that an action of zero led to"
+    parser.add_argument("--keep-stationary", action="store_false", dest="drop_stationary", default=None, help=still)
+    last = "in training, thin out the last frame as any other"
+    parser.add_argument("--no-keep-last-frame", action="store_false", dest="keep_last_frame", default=None, help=last)
+
+
+def _process(args: argparse.Namespace) -> dict[str, Any]:
+    keys = ("val_fraction", "test_fraction", "seed", "num_samples_per_episode", "fail_success_ratio")
+    flags = ("drop_stationary", "keep_last_frame")
+    given = {key: getattr(args, key) for key in (*keys, *flags) if getattr(args, key) is not None}
+    return dict(_stages().process(args.data, format=args.format, out=args.out, **given))
+
+
+def _doctor_arguments(parser: Parser) -> None:
+    parser.add_argument("data", type=Path, metavar="DATA", help="a data set in any layout that is known")
+    parser.add_argument("--splits", type=Path, metavar="DIR", help="its splits; default DATA/splits/default")
+    parser.add_argument("--format", metavar="NAME", help="the layout of DATA; default: by looking")
+    parser.add_argument("--out", type=Path, metavar="PAGE.html", help="a web page with pictures")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+
+
+def _doctor(args: argparse.Namespace) -> dict[str, Any]:
+    return dict(_stages().doctor(args.data, format=args.format, splits=args.splits, out=args.out, quiet=args.quiet))
+
+
 COMMANDS = {
+    "collect": Command("Collect labelled episodes, or go on with it.", _collect_arguments, _collect),
+    "fit": Command("Fit a reward model to episodes, or go on with it.", _fit_arguments, _fit),
     "train": Command("Train a policy from a recipe, a file, or where a run stopped.", _train_arguments, _train),
     "eval": Command("Evaluate a trained policy.", _eval_arguments, _eval),
+    "convert": Command("Change the layout of a data set.", _convert_arguments, _convert),
+    "process": Command("Split a data set into train, val and test.", _process_arguments, _process),
+    "doctor": Command("Look for faults in a data set; exit code 1 if one spoils a fit.", _doctor_arguments, _doctor),
     "envs": Command("List envs, or the config keys of one.", _envs_arguments, _envs),
     "recipes": Command("List recipes, or print one in full.", _recipes_arguments, _recipes),
     "bench": Command("Measure speed.", _bench_arguments, _bench),

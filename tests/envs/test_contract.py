@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from plaudit.envs import Outcome, Step, TaskEnv, build_env, register_env
-from plaudit.envs.base import Obs
+from plaudit.envs.base import Frames, Obs
 from plaudit.envs.testing import (
     CHECKS,
     Make,
@@ -25,6 +25,7 @@ from plaudit.envs.testing import (
     check_independence,
     check_saved_state,
     check_seeds,
+    check_snapshots,
     check_steps,
 )
 from plaudit.errors import EnvError
@@ -90,6 +91,8 @@ class Broken(Walk):
         self.max_episode_steps = 6
         self.mistake = mistake
         self.can_save_state = mistake == "state"
+        self.can_snapshot = mistake == "snapshot"
+        self.cameras = ("camera",) if mistake == "snapshot" else ()
 
     def step(self, action: torch.Tensor) -> Step:
         step = super().step(action)
@@ -116,6 +119,19 @@ class Broken(Walk):
             outcome.terminated[0] = True
         return outcome
 
+    def render(self, ids: torch.Tensor | None = None) -> Frames:
+        return {
+            "camera": torch.zeros(self.num_envs, 2, 2, 3, dtype=torch.uint8) + self.clock[:, None, None, None].byte()
+        }
+
+    def snapshot(self) -> torch.Tensor:
+        return self.clock  # Not a copy: it goes on.
+
+    def render_snapshots(self, snapshots: torch.Tensor) -> Frames:
+        return {
+            "camera": torch.zeros(len(snapshots), 2, 2, 3, dtype=torch.uint8) + snapshots[:, None, None, None].byte()
+        }
+
     def check_action(self, action: torch.Tensor) -> None:
         if self.mistake != "unchecked":
             super().check_action(action)
@@ -139,6 +155,7 @@ class Broken(Walk):
         ("slow clock", check_episode_ends, "truncated at step 6"),
         ("no seed", check_seeds, "with the same seed"),
         ("state", check_saved_state, "a state loaded into another env"),
+        ("snapshot", check_snapshots, "drawn later is the picture that was drawn then"),
         ("none", check_independence, "among 2 and among 5"),
     ],
 )

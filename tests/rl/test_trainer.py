@@ -241,6 +241,12 @@ def test_an_algorithm_that_forgets_the_callback_is_told(make_trainer: MakeTraine
         trainer.train()
 
 
+def test_until(make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer("probe/ConstantValue", iterations=50)
+    trainer.until = lambda: trainer.iteration >= 3
+    assert trainer.train()["iterations"] == 3
+
+
 def test_stop_at(make_trainer: MakeTrainer) -> None:
     trainer = make_trainer("probe/ConstantValue", evaluates=True, eval_freq=256, iterations=50, stop_at=1.0)
     assert trainer.train()["iterations"] == 2

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from plaudit.config.fit_aliases import reward_fit
 from plaudit.errors import ConfigError
 
 log = logging.getLogger("plaudit")
@@ -16,7 +17,7 @@ log = logging.getLogger("plaudit")
 
 def translate(tree: dict[str, Any], source: str) -> dict[str, Any]:
     """`tree` in canonical spelling, by every reader in turn."""
-    for reader in (embodichain,):
+    for reader in (embodichain, reward_data, rlinf, reward_fit):
         tree = reader(dict(tree), source)
     return tree
 
@@ -49,6 +50,53 @@ def _network(section: Any, key: str, source: str) -> Any:
         return section
     _notice(source, f"{key}.network_cfg.*", f"{key}.*")
     return {**{k: v for k, v in section.items() if k != "network_cfg"}, **section["network_cfg"]}
+
+
+def reward_data(tree: dict[str, Any], source: str) -> dict[str, Any]:
+    """Seed 000: `reward_data_collection` at the top, which writes that seed's pickles, and `reward_render_mode`."""
+    section = tree.pop("reward_data_collection", None)
+    if isinstance(section, dict):
+        _notice(source, "reward_data_collection", "reward.data_collection")
+        reward = dict(tree.get("reward") or {})
+        if "enabled" in section:
+            section = {"format": "episode_pkl", **section}
+            reward["collect_data"] = section.pop("enabled")
+        reward["data_collection"] = {**section, **(reward.get("data_collection") or {})}
+        tree["reward"] = reward
+    env = tree.get("env")
+    if isinstance(env, dict):
+        frames = {"reward_render_mode": "frames"}
+        tree["env"] = {use: _renamed(keys, frames, f"env.{use}", source) for use, keys in env.items()}
+    return tree
+
+
+def rlinf(tree: dict[str, Any], source: str) -> dict[str, Any]:
+    """Seeds 001 and 003: keys of `reward` that belong to other stages, and the targets by another name."""
+    reward = tree.get("reward")
+    if not isinstance(reward, dict):
+        return tree
+    reward = dict(reward)
+    if reward.get("use_reward_model") is True:
+        raise ConfigError(f"{source}: reward.use_reward_model: training on a reward model is not built yet.")
+    if reward.get("use_reward_model") is False:
+        del reward["use_reward_model"]
+    for key in ("group_name", "reward_model"):
+        if key in reward:
+            del reward[key]
+            log.warning("%s: 'reward.%s' is not used while collecting.", source, key)
+    if "data_collection" in reward:
+        targets = {"target_success": "max_positive_trajectories", "target_failure": "max_negative_trajectories"}
+        reward["data_collection"] = _renamed(reward["data_collection"], targets, "reward.data_collection", source)
+    return {**tree, "reward": reward}
+
+
+def _renamed(section: Any, names: dict[str, str], where: str, source: str) -> Any:
+    """A section whose keys are called by their new names; anything that is not a section as it is."""
+    if not isinstance(section, dict):
+        return section
+    for key in section.keys() & names.keys():
+        _notice(source, f"{where}.{key}", f"{where}.{names[key]}")
+    return {names.get(key, key): value for key, value in section.items()}
 
 
 def _notice(source: str, old: str, new: str) -> None:

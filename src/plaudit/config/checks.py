@@ -49,6 +49,19 @@ def check_parts(config: Config, registries: Mapping[str, ConfigType], locate: Lo
     return parts
 
 
+def check_reward_model(block: Tree, registries: Mapping[str, ConfigType], locate: Locate) -> None:
+    """Fits the keys of `reward.model` to the config dataclass of its `model_type`, where its registry is given.
+
+    Args:
+        block: The section. Without a `model_type` the registry is asked for the name "".
+        registries: `config_type` of the registry, under `reward.model`.
+        locate: Tells where a key came from.
+    """
+    cls = _config_type(registries, "reward.model", "model_type", str(block.get("model_type", "")), locate)
+    if cls is not None:
+        fill(cls, block, "reward.model", locate)
+
+
 def resolve(config: Config, parts: Parts) -> Config:
     """The config with every value of its parts in it, defaults included, as `check_parts` has filled them."""
 
@@ -78,6 +91,7 @@ def check_combinations(config: Config, parts: Parts, locate: Locate) -> None:
         raise fail("runtime.stop_at", "needs evaluations during training, but runtime.eval_freq is 0.")
     _check_batch(config, parts, locate)
     _check_images(config, parts, fail)
+    _check_cameras(config, parts, fail)
 
 
 def _check_batch(config: Config, parts: Parts, locate: Locate) -> None:
@@ -106,6 +120,17 @@ def _check_images(config: Config, parts: Parts, fail: Callable[[str, str], Confi
         # One of two may be an mlp, which sees the numbers beside the images; the other then learns from the images.
         if mode == "rgb" and "cnn" not in types.values():
             raise fail(key, "'mlp' cannot read images, but env.cfg.obs_mode is 'rgb'. Use 'cnn'.")
+
+
+def _check_cameras(config: Config, parts: Parts, fail: Callable[[str, str], ConfigError]) -> None:
+    """Whether the env has the cameras that are to be collected, where its config can tell."""
+    part, cameras = parts["env.train"], config.reward.data_collection.image_keys
+    if cameras is None or not is_dataclass(part) or isinstance(part, type) or not hasattr(part, "cameras"):
+        return
+    try:
+        replace(part, cameras=cameras)
+    except ValueError as error:
+        raise fail("reward.data_collection.image_keys", f"{str(error).partition(': ')[2]}.") from None
 
 
 def _config_type(

@@ -8,14 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from plaudit.config.checks import ConfigType, check_combinations, check_parts, resolve
+from plaudit.config.checks import ConfigType, check_combinations, check_parts, check_reward_model, resolve
 from plaudit.config.convert import Where, fill, to_dict
-from plaudit.config.files import compose, display_name, find_recipe, merge
+from plaudit.config.files import compose, display_name, find_recipe, merge, nest
 from plaudit.config.overrides import apply_overrides
-from plaudit.config.schema import Config
-from plaudit.config.sources import Sources
+from plaudit.config.schema import Config, FitConfig
+from plaudit.config.sources import COMMAND_LINE, Sources
 from plaudit.errors import ConfigError
 from plaudit.files import whole_file
+
+UNUSED_BY_A_FIT = ("env", "policy", "algorithm", "cluster")
 
 
 def load_config(
@@ -35,8 +37,8 @@ def load_config(
         recipe: A shipped recipe's name, or a path to a .yaml, .yml or .json file.
         overrides: Changes in Hydra's grammar, such as `runtime.seed=2`.
         config_file: A file that is laid over the recipe, or stands alone.
-        registries: `config_type` of the registries for `env`, `policy` and `algorithm`. The keys of each part are
-            checked where its registry is given.
+        registries: `config_type` of the registries for `env`, `policy`, `algorithm` and `reward.model`. The keys of
+            each part are checked where its registry is given.
         prepare: Called before the parts are checked, to register what the config asks for.
     """
     paths = [find_recipe(recipe)] if recipe is not None else []
@@ -49,29 +51,71 @@ def load_config(
         prepare(config)
     parts = check_parts(config, registries or {}, sources)
     check_combinations(config, parts, sources)
+    check_reward_model(config.reward.model, registries or {}, sources)
     return resolve(config, parts)
 
 
-def to_yaml(config: Config) -> str:
-    """A config as YAML text that `load_config` reads back to an equal one."""
+def load_fit_config(
+    recipe: str | Path | None,
+    overrides: Sequence[str] = (),
+    *,
+    config_file: str | Path | None = None,
+    data: str | Path | None = None,
+    registries: Mapping[str, ConfigType] | None = None,
+    prepare: Callable[[FitConfig], None] | None = None,
+) -> FitConfig:
+    """As `load_config`, for a fit: what the recipe says of envs and policies is passed over, and there need be none.
+
+    Args:
+        recipe: A shipped recipe's name, or a path to a .yaml, .yml or .json file.
+        overrides: Changes in Hydra's grammar, such as `reward.training.num_epochs=5`.
+        config_file: A file that is laid over the recipe, or stands alone.
+        data: The data set, in place of the one that these name.
+        registries: `config_type` of the registry for `reward.model`, whose keys are checked where it is given.
+        prepare: Called before the model's keys are checked, to register what the config asks for.
+    """
+    paths = [find_recipe(recipe)] if recipe is not None else []
+    paths += [Path(config_file)] if config_file is not None else []
+    place = {} if data is None else nest("reward.training.data.path", str(data))
+    tree, sources = _read(paths, overrides, place)
+    used = {key: value for key, value in tree.items() if key not in UNUSED_BY_A_FIT}
+    config = fill(FitConfig, used, "", sources)
+    if prepare is not None:
+        prepare(config)
+    check_reward_model(config.reward.model, registries or {}, sources)
+    return config
+
+
+def to_yaml(config: Config | FitConfig) -> str:
+    """A config as YAML text that `load_config` or `load_fit_config` reads back to an equal one."""
     from omegaconf import OmegaConf
 
     return OmegaConf.to_yaml(OmegaConf.create(_escape(to_dict(config))))
 
 
-def save_config(config: Config, path: str | Path) -> None:
-    """Writes a config so that at any instant the file is whole: the old one or the new one."""
-    again = f"plaudit train {shlex.quote(str(Path(path).absolute()))}"
+def save_config(config: Config | FitConfig, path: str | Path, command: str = "train") -> None:
+    """Writes a config so that at any instant the file is whole: the old one or the new one.
+
+    Args:
+        config: The config.
+        path: Where to.
+        command: The command that runs it again, which the file says at its top.
+    """
+    again = f"plaudit {command} {shlex.quote(str(Path(path).absolute()))}"
     with whole_file(path) as temporary:
         temporary.write_text(f"# Resolved by Plaudit; run it again with: {again}\n{to_yaml(config)}", encoding="utf-8")
 
 
-def _read(paths: Sequence[Path], overrides: Sequence[str]) -> tuple[dict[str, Any], Sources]:
-    """Everything merged and resolved, and who set what."""
+def _read(
+    paths: Sequence[Path], overrides: Sequence[str], given: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Any], Sources]:
+    """Everything merged and resolved, and who set what; `given` is laid over all else, as it is."""
     from omegaconf.errors import OmegaConfBaseException
 
-    sources = Sources(display_name(paths[-1]))
-    tree = apply_overrides(merge(*[compose(path, sources) for path in paths]), overrides, sources)
+    sources = Sources(display_name(paths[-1]) if paths else COMMAND_LINE)
+    tree = apply_overrides(merge({}, *[compose(path, sources) for path in paths]), overrides, sources)
+    tree = merge(tree, _escape(dict(given or {})))
+    sources.record(given or {}, COMMAND_LINE)
     try:
         return merge(tree, resolve=True), sources
     except OmegaConfBaseException as error:

@@ -158,6 +158,206 @@ class PPOConfig:
 
 
 @dataclass(frozen=True)
+class ActorConfig:
+    """Who acts in a share of the episodes that `plaudit collect` gathers, and what goes wrong for it."""
+
+    kind: Literal["random", "expert", "policy", "training"] = "random"  # training: the policy that is being trained.
+    weight: float = 1.0  # Share of the episodes, relative to the other actors'.
+    checkpoint: str | None = None  # For policy: a run's folder, or one of its checkpoints.
+    noise: float = 0.0  # Standard deviation of noise on every action, in halves of the action range.
+    drift: float = 0.0  # Largest push, in the same unit, that sets in at a random time and stays: near misses.
+    bursts: float = 0.0  # Chance at each step that a random action is held for a few steps: mistakes and recoveries.
+    halts: float = 0.0  # Share of its episodes in which it stops moving at a random time.
+
+    def __post_init__(self) -> None:
+        require(0 < self.weight < math.inf, "weight", "must be greater than 0 and finite")
+        for key in ("noise", "drift"):
+            require(0 <= getattr(self, key) < math.inf, key, "must not be negative or infinite")
+        for key in ("bursts", "halts"):
+            require(0 <= getattr(self, key) <= 1, key, "must be between 0 and 1")
+        given = self.checkpoint is not None
+        needs = "must name a run's folder or a checkpoint" if self.kind == "policy" else "is for actors of kind policy"
+        require(given == (self.kind == "policy"), "checkpoint", needs)
+        mistakes = self.kind == "training" and any((self.noise, self.drift, self.bursts, self.halts))
+        require(not mistakes, "kind", "the policy that is being trained explores by itself: no noise, drift and so on")
+
+
+@dataclass(frozen=True)
+class DataCollectionConfig:
+    """Which labelled episodes are kept, and where."""
+
+    save_dir: str | None = None  # The data set's folder; null: data/<exp_name>, and <run's folder>/data in training.
+    format: str = "plaudit"  # Layout of the files: ours, or another that can be written (npy, episode_pkl ...).
+    positive_dir: str | None = None  # Folder of the successes, in place of save_dir; makes the format npy.
+    negative_dir: str | None = None  # Folder of the failures; both or none.
+    image_keys: tuple[str, ...] | None = None  # Cameras that are kept; null keeps all that the env has.
+    image_size: tuple[int, int, int] | None = None  # Channels (3), height and width of the frames; null: the env's.
+    max_positive_trajectories: int | None = 500  # Successes wanted, earlier runs included; null for no limit.
+    max_negative_trajectories: int | None = 500  # Failures wanted; null for no limit.
+    frames_per_episode: int | None = None  # Frames kept of each: label changes, the last, random ones; null for all.
+    num_envs: int | None = 64  # Envs that plaudit collect steps together; null: as many as for training.
+    max_idle_episodes: int = 2000  # plaudit collect gives up after so many episodes in a row that are not wanted.
+    actors: tuple[ActorConfig, ...] = (ActorConfig(),)  # Who acts in plaudit collect; drawn anew for every episode.
+
+    def __post_init__(self) -> None:
+        both = (self.positive_dir is None) == (self.negative_dir is None)
+        require(both, "negative_dir" if self.negative_dir is None else "positive_dir", "give both folders or none")
+        split = self.positive_dir is not None
+        require(not (split and self.save_dir is not None), "save_dir", "cannot be given beside positive_dir")
+        require(not split or self.format in ("plaudit", "npy"), "format", "only npy goes into positive_dir")
+        require(self.image_keys is None or bool(self.image_keys), "image_keys", "must name a camera, or be null")
+        shape = self.image_size
+        fits = shape is None or (shape[0] == 3 and min(shape[1:]) >= 1)
+        require(fits, "image_size", "must be [3, height, width]")
+        for key in ("max_positive_trajectories", "max_negative_trajectories"):
+            require((getattr(self, key) or 0) >= 0, key, "must not be negative")
+        for key in ("frames_per_episode", "num_envs", "max_idle_episodes"):
+            value = getattr(self, key)
+            require(value is None or value >= 1, key, "must be at least 1")
+        require(bool(self.actors), "actors", "somebody must act")
+        alone = len(self.actors) == 1 or all(actor.kind != "training" for actor in self.actors)
+        require(alone, "actors", "the policy that is being trained acts alone, or not at all")
+
+
+@dataclass(frozen=True)
+class FitDataConfig:
+    """What a reward model is fitted to."""
+
+    path: str | None = None  # A data set in any layout that is known; null: where plaudit collect puts this recipe's.
+    format: str | None = None  # Its layout; null finds out by looking.
+    positive_dir: str | None = None  # Folder of .npy trajectories with success, in place of path.
+    negative_dir: str | None = None  # Folder of those without; both or none.
+    splits: str | None = None  # Folder of split manifests; null: the data set's own, or else a new split by episode.
+    test_path: str | None = None  # Another data set to test on, such as of other actors, in place of a test split.
+    val_fraction: float | None = None  # Share of the episodes that validate; null: as plaudit process has it.
+    test_fraction: float | None = None  # Share of the episodes that test; null: as plaudit process, 0 with test_path.
+    num_samples_per_episode: int | None = None  # Frames of each training episode; null or 0 is all of them.
+    fail_success_ratio: float | None = None  # Failure frames for each success in training, at most; null as it is.
+
+    def __post_init__(self) -> None:
+        both = (self.positive_dir is None) == (self.negative_dir is None)
+        require(both, "negative_dir" if self.negative_dir is None else "positive_dir", "give both folders or none")
+        require(self.path is None or self.positive_dir is None, "path", "cannot be given beside positive_dir")
+        require(self.splits is None or not self.divides, "splits", "come divided; leave out what divides a data set")
+
+    @property
+    def divides(self) -> bool:
+        """Whether any key says how to divide the data set."""
+        keys = (self.val_fraction, self.test_fraction, self.num_samples_per_episode, self.fail_success_ratio)
+        return any(key is not None for key in keys)
+
+
+@dataclass(frozen=True)
+class OptimConfig:
+    """How a reward model's weights are changed."""
+
+    optimizer: Literal["adam", "adamw"] = "adamw"  # adamw shrinks the weights apart from the gradient.
+    lr: float = 3e-3  # Step size after the warm-up.
+    weight_decay: float = 1e-2  # How much the weights are shrunk.
+    clip_grad: float = 1.0  # Gradients longer than this are shortened to it; 0 never.
+    lr_schedule: Literal["constant", "linear", "cosine"] = "cosine"  # How the step size goes to zero.
+    warmup_steps: int | None = None  # Steps in which it grows from zero; null: a twentieth of all.
+
+    def __post_init__(self) -> None:
+        require(0 < self.lr < math.inf, "lr", "must be greater than 0 and finite")
+        for key in ("weight_decay", "clip_grad"):
+            require(0 <= getattr(self, key) < math.inf, key, "must be at least 0 and finite")
+        require((self.warmup_steps or 0) >= 0, "warmup_steps", "must not be negative")
+
+
+@dataclass(frozen=True)
+class AugmentConfig:
+    """How training pictures are varied, each camera on its own."""
+
+    enabled: bool = True  # Vary them at all.
+    shift: int = 3  # Pixels, at most, by which a picture moves each way; its edge is repeated.
+    zoom: float = 0.0  # Share, at most, by which it is enlarged or made smaller.
+    brightness: float = 0.1  # Share, at most, by which it is made lighter or darker.
+    contrast: float = 0.1  # Share, at most, by which light and dark move apart or together.
+    colour: float = 0.05  # Share, at most, by which each of red, green and blue changes.
+
+    def __post_init__(self) -> None:
+        require(self.shift >= 0, "shift", "must not be negative")
+        for key in ("zoom", "brightness", "contrast", "colour"):
+            require(0 <= getattr(self, key) < 1, key, "must be at least 0 and less than 1")
+
+
+BestMetric: TypeAlias = Literal["log_loss", "balanced_accuracy", "roc_auc", "average_precision", "recall"]
+"""What a fit may pick its best weights by, on the validation split. `recall` is that at the chosen threshold."""
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How a reward model is fitted."""
+
+    data: FitDataConfig = field(default_factory=FitDataConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    augment: AugmentConfig = field(default_factory=AugmentConfig)
+    training_backend: Literal["simple"] = "simple"  # simple: in one process.
+    gpu_id: int = 0  # Which GPU, where there is one and runtime.cuda is true.
+    precision: Literal["f32", "bf16"] = "f32"  # Of the network's arithmetic; bf16 only where this machine has it.
+    num_epochs: int = 12  # Passes over the training frames, at most.
+    max_steps: int | None = None  # Batches, at most; null for no other limit than num_epochs.
+    max_seconds: float | None = None  # Seconds, at most; such a fit cannot be repeated exactly.
+    global_batch_size: int = 128  # Frames in a step.
+    micro_batch_size: int | None = None  # Frames that go through the network together; null: all of a step.
+    balance: Literal["sampler", "weight", "none"] = "sampler"  # Classes by lot, by their weight in the loss, as is.
+    success_share: float = 0.5  # Share of successes in what the sampler draws, or in the weighted loss.
+    log_interval: int = 50  # Steps between logged losses.
+    val_check_interval: int | None = None  # Steps between validations; null: once an epoch.
+    best_metric: BestMetric = "log_loss"  # What picks the best weights, on the validation split.
+    patience: int = 0  # Validations in a row without a better best_metric, after which training ends; 0 never.
+    save_interval: int = 1000  # Steps between checkpoints.
+    keep_checkpoints: int = 3  # Checkpoints kept; older ones are deleted. 0 keeps all.
+    save_dir: str | None = None  # For step_<N>/ and best_model/; null: <output_dir>/<exp_name>_<timestamp>/checkpoints.
+    output_checkpoint: str | None = None  # One file besides that also gets the best weights, as seeds 000 and 001 do.
+    feature_cache: bool = True  # Run a frozen encoder only once for each frame, and keep what it says.
+    cache_views: int = 1  # Views kept of each training frame: the frame itself first, varied ones after it.
+    cache_dir: str | None = None  # Where that is kept, for later fits too; null: ~/.cache/plaudit.
+    target_false_positive_rate: float = 0.01  # Episodes in which the chosen threshold may fire wrongly.
+    visualize_positive: bool = False  # First write every success frame as a picture.
+    vis_output_dir: str = "positive_samples_vis"  # Where to.
+    debug_save_dir: str | None = None  # Write test frames as pictures, sorted by what the model says of them.
+
+    def __post_init__(self) -> None:
+        counts = ("num_epochs", "max_steps", "global_batch_size", "micro_batch_size", "log_interval", "save_interval")
+        for key in (*counts, "val_check_interval", "cache_views"):
+            value = getattr(self, key)
+            require(value is None or value >= 1, key, "must be at least 1")
+        for key in ("gpu_id", "patience", "keep_checkpoints"):
+            require(getattr(self, key) >= 0, key, "must not be negative")
+        require(self.max_seconds is None or self.max_seconds > 0, "max_seconds", "must be greater than 0")
+        require(0 < self.success_share < 1, "success_share", "must be greater than 0 and less than 1")
+        fits = 0 <= self.target_false_positive_rate < 1
+        require(fits, "target_false_positive_rate", "must be at least 0 and less than 1")
+
+
+@dataclass(frozen=True)
+class RewardConfig:
+    """Learning what success looks like."""
+
+    collect_data: bool = False  # Keep labelled episodes of a training run.
+    data_collection: DataCollectionConfig = field(default_factory=DataCollectionConfig)
+    model: dict[str, Any] = field(default_factory=dict)  # The reward model's own keys; without model_type a small one.
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    reward_mode: Literal["per_step", "terminal"] = "per_step"  # When the model is asked: at every step or the last.
+    hold: int = 1  # Frames in a row that have to be over the threshold.
+
+    def __post_init__(self) -> None:
+        require(self.hold >= 1, "hold", "must be at least 1")
+        alone = self.reward_mode == "per_step" or self.hold == 1
+        require(alone, "hold", "is for reward_mode per_step: terminal looks at one frame only")
+
+
+@dataclass(frozen=True)
+class FitConfig:
+    """What a fit takes of an experiment: it needs neither an env nor a policy."""
+
+    runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
+    reward: RewardConfig = field(default_factory=RewardConfig)
+
+
+@dataclass(frozen=True)
 class Config:
     """A whole experiment."""
 
@@ -165,3 +365,4 @@ class Config:
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+    reward: RewardConfig = field(default_factory=RewardConfig)

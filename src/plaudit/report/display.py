@@ -23,6 +23,8 @@ class ProgressDisplay:
         clock: Seconds that only go up.
     """
 
+    what = "training"
+
     def __init__(
         self,
         headline: str = "success_once",
@@ -54,9 +56,7 @@ class ProgressDisplay:
 
     def on_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """An iteration is over: shows success, return, speed and the time left."""
-        parts = _summary(metrics, "rollout/", self.headline)
-        if "charts/steps_per_second" in metrics:
-            parts.append(f"{compact(metrics['charts/steps_per_second'])} steps/s")
+        parts = self.progress_words(metrics)
         if self._bar is not None:
             progress, task = self._bar
             progress.update(task, completed=step, summary="  ".join([*parts, self._time_left(step)]))
@@ -69,7 +69,18 @@ class ProgressDisplay:
     def on_eval(self, step: int, metrics: Mapping[str, float]) -> None:
         """An evaluation is over: always a line of its own."""
         self._flush()
-        self._say("  ".join([f"step {step:,}", "evaluation:", *_summary(metrics, "eval/", self.headline)]))
+        self._say("  ".join([f"step {step:,}", *self.eval_words(metrics)]))
+
+    def progress_words(self, metrics: Mapping[str, float]) -> list[str]:
+        """What is shown of an iteration."""
+        parts = _summary(metrics, "rollout/", self.headline)
+        if "charts/steps_per_second" in metrics:
+            parts.append(f"{compact(metrics['charts/steps_per_second'])} steps/s")
+        return parts
+
+    def eval_words(self, metrics: Mapping[str, float]) -> list[str]:
+        """What is shown of an evaluation."""
+        return ["evaluation:", *_summary(metrics, "eval/", self.headline)]
 
     def close(self) -> None:
         """Leaves the last numbers on the screen."""
@@ -84,7 +95,7 @@ class ProgressDisplay:
 
         self._console = Console(file=self.stream, highlight=False)
         progress = Progress(
-            TextColumn("training"),
+            TextColumn(self.what),
             BarColumn(bar_width=24),
             TaskProgressColumn(),
             TextColumn("{task.fields[summary]}"),

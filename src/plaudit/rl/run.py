@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,10 @@ ROOM = 200 * 2**20
 """Bytes that must be free before a run starts."""
 
 
+FOLDERS = ("logs", "checkpoints", "videos")
+"""What the folder of a training run holds."""
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """`logs/`, `checkpoints/` and `videos/` of one run, under `path`."""
@@ -20,12 +25,12 @@ class RunFolder:
     path: Path
 
     @classmethod
-    def create(cls, output_dir: str | Path, exp_name: str) -> RunFolder:
+    def create(cls, output_dir: str | Path, exp_name: str, folders: Sequence[str] = FOLDERS) -> RunFolder:
         """Makes `<output_dir>/<exp_name>_<timestamp>`, after seeing that it can be written and has room."""
         stem = f"{exp_name}_{datetime.datetime.now():%Y%m%d-%H%M%S}"
         try:
             path = _make_unique(Path(output_dir), stem)
-            run = cls.open(path)
+            run = cls.open(path, folders)
         except OSError as error:
             raise OutputError(
                 f"cannot write to the output folder '{output_dir}': {error.strerror or error}. Choose another one with "
@@ -34,12 +39,12 @@ class RunFolder:
         return run
 
     @classmethod
-    def open(cls, path: str | Path) -> RunFolder:
+    def open(cls, path: str | Path, folders: Sequence[str] = FOLDERS) -> RunFolder:
         """Takes an existing folder, to go on in it, after seeing that it can be written and has room."""
         run = cls(Path(path))
         try:
-            for folder in (run.logs, run.checkpoints, run.videos):
-                folder.mkdir(exist_ok=True)
+            for name in folders:
+                (run.path / name).mkdir(parents=True, exist_ok=True)
             probe = run.path / ".write-test"
             probe.write_bytes(b"x")
             probe.unlink()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ class Trainer:
         run: Where checkpoints go; `None` keeps nothing.
         eval_env: Evaluation envs; `None` does not evaluate.
         listeners: Who is told of the numbers.
+        until: Asked after every iteration; training ends once it says so.
 
     Attributes:
         step: Env steps taken, all envs counted.
@@ -63,11 +64,13 @@ class Trainer:
         run: RunFolder | None = None,
         eval_env: VecEnv | None = None,
         listeners: Sequence[Listener] = (),
+        until: Callable[[], bool] | None = None,
     ) -> None:
         if eval_env is not None:
             check_same_spaces(env, eval_env)
         self.policy, self.env, self.algorithm = policy, env, algorithm
         self.settings, self.run, self.eval_env, self.listeners = settings, run, eval_env, list(listeners)
+        self.until = until
         self.step = self.iteration = 0
         self.seconds = 0.0
         self.best: float | None = None
@@ -83,7 +86,7 @@ class Trainer:
 
     def train(self, iterations: int | None = None) -> dict[str, Any]:
         """Trains until `iterations` (of the whole run, resumed parts included) are done, `runtime.stop_at` is
-        reached, or Ctrl-C; returns a summary.
+        reached, `until` says so, or Ctrl-C; returns a summary.
         """
         total = self.settings.iterations if iterations is None else iterations
         for listener in self.listeners:
@@ -206,7 +209,9 @@ class Trainer:
 
     @property
     def _reached(self) -> bool:
-        """Whether an evaluation was as good as `runtime.stop_at` asks."""
+        """Whether an evaluation was as good as `runtime.stop_at` asks, or `until` says that it is enough."""
+        if self.until is not None and self.until():
+            return True
         return self.settings.stop_at is not None and self.best is not None and self.best >= self.settings.stop_at
 
     @property

@@ -1,7 +1,27 @@
 """The stages: the only place that reads the config tree and connects the parts."""
 
-from plaudit.stages.common import load
+from plaudit.stages.collect import collect
+from plaudit.stages.common import load, load_fit
+from plaudit.stages.convert import convert
+from plaudit.stages.data import doctor, process, process_realworld
+from plaudit.stages.fit import fit, resume_fit
 from plaudit.stages.listing import bench, env_keys, envs
 from plaudit.stages.train import evaluate, resume, train
 
-__all__ = ["bench", "env_keys", "envs", "evaluate", "load", "resume", "train"]
+__all__ = [
+    "bench",
+    "collect",
+    "convert",
+    "doctor",
+    "env_keys",
+    "envs",
+    "evaluate",
+    "fit",
+    "load",
+    "load_fit",
+    "process",
+    "process_realworld",
+    "resume",
+    "resume_fit",
+    "train",
+]

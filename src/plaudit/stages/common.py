@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from plaudit import __version__
 from plaudit.compute import claim_threads
 from plaudit.config.checks import env_cfg
-from plaudit.config.load import load_config
-from plaudit.config.schema import Config
+from plaudit.config.load import load_config, load_fit_config
+from plaudit.config.schema import Config, FitConfig
 from plaudit.envs.registry import build_env, env_config_type
 from plaudit.errors import CheckpointError, ConfigError, nearest
 
@@ -42,11 +42,40 @@ def load(recipe: str | Path | None, overrides: Sequence[str] = (), config_file: 
 
         return ALGORITHMS.config_type(name)
 
-    registries = {"env": env_config_type, "policy": policy_type, "algorithm": algorithm_type}
+    registries = {
+        "env": env_config_type,
+        "policy": policy_type,
+        "algorithm": algorithm_type,
+        "reward.model": _reward_model_type,
+    }
     return load_config(recipe, overrides, config_file=config_file, registries=registries, prepare=_import_users_modules)
 
 
-def _import_users_modules(config: Config) -> None:
+def load_fit(
+    recipe: str | Path | None,
+    overrides: Sequence[str] = (),
+    config_file: Path | None = None,
+    data: Path | None = None,
+) -> FitConfig:
+    """What a fit takes of a recipe, a file and overrides, every key checked; `data` names the data set itself."""
+    return load_fit_config(
+        recipe,
+        overrides,
+        config_file=config_file,
+        data=data,
+        registries={"reward.model": _reward_model_type},
+        prepare=_import_users_modules,
+    )
+
+
+def _reward_model_type(name: str) -> type | None:
+    from plaudit.rewards.config import DEFAULT_MODEL
+    from plaudit.rewards.model import REWARD_MODELS
+
+    return REWARD_MODELS.config_type(name or str(DEFAULT_MODEL["model_type"]))
+
+
+def _import_users_modules(config: Config | FitConfig) -> None:
     """Imports what `runtime.imports` names, so that the user's own envs, policies and algorithms are registered."""
     for module in config.runtime.imports:
         if str(Path.cwd()) not in sys.path:
@@ -57,9 +86,9 @@ def _import_users_modules(config: Config) -> None:
             raise ConfigError(f"runtime.imports: cannot import '{module}': {error}.") from error
 
 
-def set_up(config: Config) -> torch.device:
+def set_up(config: Config | FitConfig, torch_threads: int = 1) -> torch.device:
     """Threads, seeds and the device, which `runtime.cuda` alone decides."""
-    claim_threads()
+    claim_threads(torch_threads)
     import numpy as np
     import torch
 
@@ -74,11 +103,29 @@ def set_up(config: Config) -> torch.device:
 def build_envs_for(config: Config, use: str, device: torch.device, stack: ExitStack) -> VecEnv:
     """The envs for `train` or `eval`, closed when `stack` is."""
     keys = env_cfg(config, "train" if use == "train" else "eval")
+    if use == "train" and config.reward.collect_data:
+        keys = with_cameras(config, keys)
     env = build_env(config.env.id, keys, device, threads=config.runtime.threads)
     stack.callback(env.close)
     if use == "train" and not config.runtime.headless:
         env.open_viewer()
     return env
+
+
+def with_cameras(config: Config, keys: dict[str, Any]) -> dict[str, Any]:
+    """`env.cfg` of an env that renders what is to be collected, where it has keys for that.
+
+    Where the pictures are observations too, they stay as the policy knows them.
+    """
+    wanted = config.reward.data_collection
+    if keys.get("obs_mode") == "rgb":
+        return keys
+    changes: dict[str, Any] = {}
+    if wanted.image_keys is not None and "cameras" in keys:
+        changes["cameras"] = list(wanted.image_keys)
+    if wanted.image_size is not None and "camera_size" in keys:
+        changes["camera_size"] = list(wanted.image_size[1:])
+    return {**keys, **changes}
 
 
 def build_learner(config: Config, env: VecEnv, device: torch.device) -> tuple[Policy, Any]:
@@ -108,6 +155,16 @@ def run_folder(path: Path) -> Path:
     raise CheckpointError(f"'{path}' is not a run: there is no config.yaml in it. Runs are made by plaudit train.")
 
 
+def checkpoint_of(path: Path) -> Path:
+    """The checkpoint that a path means: itself, or of a run the best one, or the latest where there is no best yet."""
+    from plaudit.rl.run import RunFolder
+
+    run = RunFolder(run_folder(path))
+    if path.is_file():
+        return path
+    return run.best if run.best.exists() else run.latest
+
+
 def versions() -> dict[str, str]:
     """Of what a result depends on."""
     import numpy
@@ -116,6 +173,6 @@ def versions() -> dict[str, str]:
     return {
         "plaudit": __version__,
         "python": platform.python_version(),
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),  # Theirs is a class of its own, which not everybody may unpickle.
         "numpy": numpy.__version__,
     }

@@ -38,7 +38,7 @@ def process(path: Path, *, format: str | None = None, out: Path | None = None, *
     except ValueError as error:
         raise ConfigError(f"{error}.") from None
     source = load_episodes(path, format)
-    folder = out or _home(source)
+    folder = out or home_of_splits(source)
     earlier = earlier_assignment(folder, wanted)
     splits = split_episodes(source, wanted, earlier)
     save_splits(folder, splits)
@@ -68,7 +68,7 @@ def doctor(
         The findings, with `exit_code` 1 where something would spoil a fit.
     """
     source = load_episodes(path, format)
-    home = _home(source)
+    home = home_of_splits(source)
     folder = splits or (home if home.is_dir() else None)
     members = None if folder is None else read_members(folder, source)
     diagnosis = diagnose(source, members, lambda items: track(items, "examining", quiet=quiet))
@@ -115,7 +115,7 @@ def process_realworld(path: Path) -> Path:
     return folder
 
 
-def _home(source: EpisodeSource) -> Path:
+def home_of_splits(source: EpisodeSource) -> Path:
     """Where the splits of a data set are: in its folder, or beside its file."""
     path = source.path
     return path / "splits" / DEFAULT if path.is_dir() else path.parent / "splits" / path.stem

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +14,21 @@ from plaudit.config.convert import to_dict
 from plaudit.config.load import save_config
 from plaudit.config.schema import Config
 from plaudit.errors import CheckpointError, MissingDependencyError, PlauditError
-from plaudit.stages.common import build_envs_for, build_learner, load, load_policy, run_folder, set_up, versions
+from plaudit.stages.collecting import DataSet, collecting
+from plaudit.stages.common import (
+    build_envs_for,
+    build_learner,
+    checkpoint_of,
+    load,
+    load_policy,
+    run_folder,
+    set_up,
+    versions,
+)
 
 if TYPE_CHECKING:
     from plaudit.envs.base import VecEnv
+    from plaudit.episodes.collector import RewardDataCollector
     from plaudit.rl import Policy, Trainer
     from plaudit.rl.logging import Listener
     from plaudit.rl.run import RunFolder
@@ -27,9 +39,9 @@ TEST_SEED = 2_000_003
 """Added to the run's seed for the figures we report: other episodes than those that pick the best checkpoint."""
 
 
-def train(config: Config, *, quiet: bool = False) -> dict[str, Any]:
-    """Trains from scratch in a new run folder."""
-    return _train(config, None, None, quiet)
+def train(config: Config, *, quiet: bool = False, until_collected: bool = False) -> dict[str, Any]:
+    """Trains from scratch in a new run folder; with `until_collected`, only until all data that is wanted is there."""
+    return _train(config, None, None, quiet, until_collected)
 
 
 def resume(path: Path, overrides: Sequence[str] = (), *, quiet: bool = False) -> dict[str, Any]:
@@ -43,7 +55,9 @@ def resume(path: Path, overrides: Sequence[str] = (), *, quiet: bool = False) ->
     return _train(load(run.path / "config.yaml", overrides), run, checkpoint, quiet)
 
 
-def _train(config: Config, run: RunFolder | None, checkpoint: Path | None, quiet: bool) -> dict[str, Any]:
+def _train(
+    config: Config, run: RunFolder | None, checkpoint: Path | None, quiet: bool, until_collected: bool = False
+) -> dict[str, Any]:
     """Builds everything, and only then writes; trains, films, and says where things are."""
     from plaudit.rl import Trainer
     from plaudit.rl.logging import default_listeners
@@ -57,15 +71,56 @@ def _train(config: Config, run: RunFolder | None, checkpoint: Path | None, quiet
         policy, algorithm = build_learner(config, env, device)
         if run is None:
             run = RunFolder.create(config.runtime.output_dir, config.runtime.exp_name)
+        collector: RewardDataCollector | None = None
+        if config.reward.collect_data:
+            env, collector = _collect(config, env, run, stack, lambda: trainer.step)
         listeners = [*_display(env, quiet), *default_listeners(run, config.runtime, dict(to_dict(config)))]
         trainer = Trainer(
-            policy, env, algorithm, settings=config.runtime, run=run, eval_env=eval_env, listeners=listeners
+            policy,
+            env,
+            algorithm,
+            settings=config.runtime,
+            run=run,
+            eval_env=eval_env,
+            listeners=listeners,
+            until=(lambda: collector.complete) if until_collected and collector is not None else None,
         )
         if checkpoint is not None:
             trainer.load(checkpoint)
         save_config(config, run.path / "config.yaml")
         logger.info("run folder: %s", run.path)
-        return _finish(config, run, trainer, trainer.train())
+        summary = trainer.train()
+        if collector is not None:
+            summary["data"] = _collected(collector)
+        return _finish(config, run, trainer, summary)
+
+
+def _collect(
+    config: Config, env: VecEnv, run: RunFolder, stack: ExitStack, step: Callable[[], int]
+) -> tuple[VecEnv, RewardDataCollector]:
+    """The training env, with a collector that listens to it."""
+    data = DataSet.open(config, run.path / "data")
+    if data.writer.counts.episodes and not (run.path / "config.yaml").exists():
+        logger.info(
+            "%s holds %d episodes already; a run with the same runtime.seed as theirs would add the same ones again.",
+            data.place,
+            data.writer.counts.episodes,
+        )
+
+    def describe(env: int) -> dict[str, Any]:
+        return {"actor": "training", "policy_step": step()}
+
+    wrapped = collecting(config, env, data, data.new_writer(), stack, describe)
+    logger.info("collecting episodes in %s", data.place)
+    return wrapped, wrapped.collector
+
+
+def _collected(collector: RewardDataCollector) -> dict[str, Any]:
+    """What there is of the data, once all of it is on the disk."""
+    collector.writer.flush()
+    counts = collector.writer.counts
+    logger.info("collected: %d positive and %d negative episodes.", counts.positive, counts.negative)
+    return {**asdict(counts), "complete": collector.complete}
 
 
 def _display(env: VecEnv, quiet: bool) -> list[Listener]:
@@ -140,8 +195,7 @@ def evaluate(
     """Tests the best checkpoint of a run, or the checkpoint given, on episodes that its training never saw."""
     from plaudit.rl.run import RunFolder
 
-    run = RunFolder(run_folder(path))
-    checkpoint = path if path.is_file() else (run.best if run.best.exists() else run.latest)
+    run, checkpoint = RunFolder(run_folder(path)), checkpoint_of(path)
     config = load(run.path / "config.yaml", overrides)
     device = set_up(config)
     with ExitStack() as stack:

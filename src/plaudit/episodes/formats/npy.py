@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +46,27 @@ class NpySource(FileSource):
             length=max(count - 1, 0),
             success=CLASSES.get(file.parent.name),
         )
+
+
+class NpyPair(NpySource):
+    """The trajectories of two folders anywhere.
+
+    Args:
+        positive_dir: Folder of those with success.
+        negative_dir: Folder of those without.
+    """
+
+    def __init__(self, positive_dir: Path, negative_dir: Path) -> None:
+        files: list[tuple[str, Path]] = []
+        for name, folder in zip(CLASSES, (positive_dir, negative_dir), strict=True):
+            there = files_in(folder, ".npy")
+            if not there:
+                raise DataError(f"there are no .npy trajectories in '{folder}', which is the {name}_dir.")
+            files += [(f"{name}-{file.stem}", file) for file in there]
+        super().__init__(positive_dir, files)
+
+    def parse(self, file: Path, id: str) -> Episode:
+        return replace(super().parse(file, id), success=id.startswith("positive-"))
 
 
 class NpyWriter(NumberedWriter):

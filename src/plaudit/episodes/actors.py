@@ -1,0 +1,134 @@
+"""Who acts while episodes are collected: one actor or several, each with its own mistakes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from plaudit.envs.base import Obs, VecEnv
+from plaudit.errors import ConfigError
+
+Act: TypeAlias = Callable[[Obs], torch.Tensor]
+"""From observations to actions, float32 (num_envs, action_dim)."""
+
+LONGEST_BURST = 8
+"""Steps that a burst of random actions lasts at most."""
+
+
+@dataclass(frozen=True)
+class Actor:
+    """Who acts in a share of the episodes, and the mistakes that it makes.
+
+    Attributes:
+        kind: What it is called in the episodes.
+        act: What it does.
+        weight: Its share, relative to those of the other actors.
+        noise: Standard deviation of noise on every action, in halves of the action range.
+        drift: Largest size of a push that sets in at a random time of each episode's first half and stays. A servo
+            that is pushed comes to rest beside its aim: these are near misses.
+        bursts: Chance, at each step, that one random action is held for a few steps: mistakes, and recoveries.
+        halts: Share of its episodes in which it stops moving at a random time of their first half.
+    """
+
+    kind: str
+    act: Act
+    weight: float = 1.0
+    noise: float = 0.0
+    drift: float = 0.0
+    bursts: float = 0.0
+    halts: float = 0.0
+
+    def about(self) -> dict[str, Any]:
+        """What is written with its episodes."""
+        mistakes = {name: getattr(self, name) for name in ("noise", "drift", "bursts", "halts")}
+        return {"actor": self.kind, **{name: value for name, value in mistakes.items() if value}}
+
+
+def uniform(env: VecEnv, seed: int) -> Act:
+    """Anything that an env lets one do, with equal chances."""
+    random = np.random.default_rng(seed)
+    low, high = env.action_space.low, env.action_space.high
+
+    def act(obs: Obs) -> torch.Tensor:
+        return torch.from_numpy(random.uniform(low, high, (env.num_envs, len(low))).astype(np.float32))
+
+    return act
+
+
+class Crew:
+    """Some actors that share the envs: whose turn it is is drawn anew for every episode of every env.
+
+    Args:
+        actors: Who acts.
+        env: Where. Only its action space and the length of its episodes are looked at.
+        seed: Same seed and same episodes, same actions.
+    """
+
+    def __init__(self, actors: Sequence[Actor], env: VecEnv, seed: int) -> None:
+        self.actors = list(actors)
+        self.device = env.device
+        self.num_envs, self.horizon = env.num_envs, env.max_episode_steps or 100
+        low, high = env.action_space.low, env.action_space.high
+        if not (np.isfinite(low).all() and np.isfinite(high).all()):
+            raise ConfigError("the env's actions have no bounds, so that nobody can act at random in it.")
+        self.middle, self.half = (low + high) / 2, (high - low) / 2
+        self._random = np.random.default_rng(seed)
+        weights = np.array([actor.weight for actor in self.actors])
+        self._shares = weights / weights.sum()
+        n, size = self.num_envs, len(low)
+        self.turn = np.zeros(n, np.int64)  # Index of the actor.
+        self.age = np.zeros(n, np.int64)
+        self._drift, self._drift_from = np.zeros((n, size)), np.zeros(n, np.int64)
+        self._halt_from = np.zeros(n, np.int64)
+        self._burst, self._burst_until = np.zeros((n, size)), np.zeros(n, np.int64)
+        self.begin(np.arange(n))
+
+    def begin(self, envs: NDArray[np.int64]) -> None:
+        """Draws who acts in the next episode of some envs, and when it goes wrong."""
+        n, random = len(envs), self._random
+        self.turn[envs] = random.choice(len(self.actors), n, p=self._shares)
+        self.age[envs] = 0
+        self._drift[envs] = random.uniform(-1, 1, (n, len(self.half)))
+        self._drift_from[envs] = random.integers(0, self.horizon // 2 + 1, n)
+        halts = random.random(n) < self._of("halts")[envs]
+        self._halt_from[envs] = np.where(halts, random.integers(0, self.horizon // 2 + 1, n), np.iinfo(np.int64).max)
+        self._burst_until[envs] = 0
+
+    def act(self, obs: Obs) -> torch.Tensor:
+        """Everyone's actions, float32 (num_envs, action_dim)."""
+        wanted = np.zeros((self.num_envs, len(self.half)))
+        asked: dict[Act, NDArray[np.float32]] = {}  # Several actors may be one expert with different mistakes.
+        for index, actor in enumerate(self.actors):
+            mine = self.turn == index
+            if mine.any():
+                if actor.act not in asked:
+                    asked[actor.act] = actor.act(obs).cpu().numpy()
+                wanted[mine] = (asked[actor.act][mine] - self.middle) / self.half
+        actions = self.middle + self.half * np.clip(self._spoil(wanted), -1, 1)
+        self.age += 1
+        return torch.from_numpy(actions.astype(np.float32)).to(self.device)
+
+    def describe(self, env: int) -> dict[str, Any]:
+        """Who acts in an env's present episode."""
+        return self.actors[int(self.turn[env])].about()
+
+    def _spoil(self, wanted: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Actions in [-1, 1] with everyone's mistakes."""
+        random, shape = self._random, wanted.shape
+        actions = wanted + self._of("noise")[:, None] * random.normal(size=shape)
+        drifts = (self.age >= self._drift_from)[:, None]
+        actions += np.where(drifts, self._of("drift")[:, None] * self._drift, 0.0)
+        begins = (random.random(self.num_envs) < self._of("bursts")) & (self.age >= self._burst_until)
+        self._burst[begins] = random.uniform(-1, 1, shape)[begins]
+        self._burst_until[begins] = self.age[begins] + random.integers(1, LONGEST_BURST + 1, self.num_envs)[begins]
+        actions = np.where((self.age < self._burst_until)[:, None], self._burst, actions)
+        return np.where((self.age >= self._halt_from)[:, None], 0.0, actions)
+
+    def _of(self, name: str) -> NDArray[np.float64]:
+        """A number of the actor whose turn it is, for each env."""
+        return np.array([getattr(actor, name) for actor in self.actors])[self.turn]

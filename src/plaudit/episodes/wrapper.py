@@ -1,0 +1,108 @@
+"""An env that collects what happens in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from plaudit.envs.base import FrameMode, Frames, Obs, Step, VecEnv
+from plaudit.episodes.collector import RewardDataCollector
+from plaudit.episodes.outputs import Array
+from plaudit.errors import ConfigError, nearest
+
+_MODES: tuple[FrameMode, ...] = ("none", "terminal", "always")
+_KEY = "collector"
+
+
+class DataCollectorWrapper(VecEnv):
+    """Any env, to whose every step a collector listens. Once the collector has all that it wants, no frames are asked
+    of the env for it any more, and steps are passed on as they are.
+
+    Where the env takes snapshots, only the last frame of each episode is rendered as it happens; of the others those
+    that are kept, once it is known which: a few of an episode that is wanted, and none of one that is not.
+
+    Args:
+        env: The env.
+        collector: Who listens. Its writer is closed by whoever made it.
+    """
+
+    def __init__(self, env: VecEnv, collector: RewardDataCollector) -> None:
+        for camera in collector.cameras or ():
+            if env.cameras and camera not in env.cameras:
+                raise ConfigError(f"image_keys: the env has no camera '{camera}'.{nearest(camera, env.cameras)}")
+        self.env, self.collector = env, collector
+        self.num_envs, self.device = env.num_envs, env.device
+        self.observation_space, self.action_space = env.observation_space, env.action_space
+        self.max_episode_steps, self.cameras = env.max_episode_steps, env.cameras
+        self.headline, self.fps, self.can_save_state = env.headline, env.fps, env.can_save_state
+        self.frame_mode: FrameMode = getattr(env, "frame_mode", "none")
+        # Pictures that the policy sees anyway cost nothing more.
+        seen = all(camera in env.observation_space.spaces for camera in env.cameras)
+        self._snapshots = env.can_snapshot and not seen
+        self._collecting = False
+        if not collector.complete:
+            collector.draw = self._draw
+            self._collecting = True
+            self._ask()
+
+    def reset(self, seed: int | None = None) -> tuple[Obs, dict[str, Any]]:
+        obs, info = self.env.reset(seed)
+        if self._collecting:
+            self.collector.add(self.collector.reader.reset(obs, info.get("frames"), self._snapshot()))
+            info["frames"] = info.get("frames") if self.frame_mode == "always" else None
+        return obs, info
+
+    def step(self, action: torch.Tensor) -> Step:
+        step = self.env.step(action)
+        if not self._collecting:
+            return step
+        self.collector.add_env_output(step, {"actions": action, "snapshots": self._snapshot()})
+        if self.frame_mode != "always":
+            step.frames = None
+        if self.frame_mode == "none":
+            step.final_frames = None
+        if self.collector.complete:
+            self._collecting = False
+            self._ask()
+        return step
+
+    def request_frames(self, mode: FrameMode) -> None:
+        if mode != "none" and not self.cameras:
+            super().request_frames(mode)
+        self.frame_mode = mode
+        self._ask()
+
+    def _ask(self) -> None:
+        """Asks the env for the frames that either of us needs."""
+        ours: FrameMode = "terminal" if self._snapshots else "always"
+        self.env.request_frames(max(self.frame_mode, ours if self._collecting else "none", key=_MODES.index))
+
+    def _snapshot(self) -> torch.Tensor | None:
+        return self.env.snapshot() if self._snapshots and self.frame_mode != "always" else None
+
+    def _draw(self, snapshots: Array) -> dict[str, Array]:
+        frames = self.env.render_snapshots(torch.from_numpy(snapshots))
+        return {camera: pixels.cpu().numpy() for camera, pixels in frames.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**self.env.state_dict(), _KEY: self.collector.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> Obs:
+        self.collector.load_state_dict(state.get(_KEY))
+        return self.env.load_state_dict({key: value for key, value in state.items() if key != _KEY})
+
+    def render(self, ids: torch.Tensor | None = None) -> Frames:
+        return self.env.render(ids)
+
+    def portrait(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.env.portrait(ids)
+
+    def stagger(self) -> None:
+        self.env.stagger()
+
+    def open_viewer(self) -> None:
+        self.env.open_viewer()
+
+    def close(self) -> None:
+        self.env.close()

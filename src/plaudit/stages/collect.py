@@ -1,0 +1,237 @@
+"""Collect labelled episodes."""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import ExitStack, closing
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from plaudit.config.checks import env_cfg
+from plaudit.config.load import save_config
+from plaudit.config.schema import ActorConfig, Config
+from plaudit.envs.registry import build_env
+from plaudit.episodes import EpisodeStore
+from plaudit.errors import ConfigError, PlauditError
+from plaudit.stages.collecting import DataSet, collecting, fresh_seed
+from plaudit.stages.common import checkpoint_of, load, load_policy, run_folder, set_up, with_cameras
+
+if TYPE_CHECKING:
+    import torch
+
+    from plaudit.envs.base import VecEnv
+    from plaudit.episodes.actors import Act, Actor
+    from plaudit.episodes.collector import RewardDataCollector
+
+logger = logging.getLogger("plaudit")
+
+
+def collect(config: Config, *, quiet: bool = False) -> dict[str, Any]:
+    """Collects until there are as many episodes as wanted, going on from where an earlier run stopped."""
+    otherwise = Path("data") / config.runtime.exp_name
+    if config.reward.data_collection.actors[0].kind == "training":
+        return _collect_by_training(config, otherwise, quiet)
+    device = set_up(config)
+    with ExitStack() as stack:
+        env = _build_env(config, device)
+        stack.callback(env.close)
+        actors = _actors(config, env)
+        data = DataSet.open(config, otherwise)
+        if data.complete:
+            return _already(data)
+        if isinstance(data.writer, EpisodeStore):
+            keys = replace(config.reward.data_collection, save_dir=str(data.home))
+            whole = replace(config, reward=replace(config.reward, data_collection=keys))
+            save_config(whole, data.home / "config.yaml", "collect")
+        result = _gather(config, env, actors, data, quiet)
+    return _finish(config, data, result)
+
+
+def _gather(config: Config, env: VecEnv, actors: list[Actor], data: DataSet, quiet: bool) -> dict[str, Any]:
+    """Steps the envs until there is enough, Ctrl-C, or no hope; everything is on the disk when this returns."""
+    from plaudit.episodes.actors import Crew
+    from plaudit.report.collection import CollectionDisplay
+    from plaudit.rl.guard import Interrupt
+
+    writer = data.new_writer()
+    seed = fresh_seed(config.runtime.seed, writer)
+    crew = Crew(actors, env, seed)
+    before, size, steps, started = data.writer.counts, data.size, 0, time.perf_counter()
+    with Interrupt() as interrupt, ExitStack() as stack:
+        display = None if quiet else stack.enter_context(closing(CollectionDisplay()))
+        say = logger.info if display is None else display.say
+        wrapped = collecting(config, env, data, writer, stack, crew.describe, say)
+        collector = wrapped.collector
+        obs, _ = wrapped.reset(seed)
+        while not (collector.complete or interrupt.asked or _hopeless(config, collector)):
+            step = wrapped.step(crew.act(obs))
+            crew.begin(step.ended.cpu().numpy())
+            obs, steps = step.obs, steps + env.num_envs
+            if display is not None:
+                display.update(_tally(data, collector, size))
+    seconds, after = time.perf_counter() - started, data.writer.counts
+    return {
+        "new_episodes": after.episodes - before.episodes,
+        "seconds": seconds,
+        "steps_per_second": steps / seconds,
+        "frames_per_second": (after.frames - before.frames) / seconds,
+        "complete": collector.complete,
+        "interrupted": interrupt.asked and not collector.complete,
+    }
+
+
+def _finish(config: Config, data: DataSet, result: dict[str, Any]) -> dict[str, Any]:
+    """A picture of what there is, and the result for people and scripts."""
+    result = {"data": data.place, **asdict(data.writer.counts), "megabytes": data.size / 1e6, **result}
+    try:
+        _draw_sheet(config, data)
+        result["contact_sheet"] = str(data.sheet)
+    except PlauditError as error:
+        logger.info("no contact sheet: %s", error)
+    logger.info(
+        "%s: %d positive and %d negative episodes, %s frames, %.0f MB (%.0f s, %.0f frames/s).",
+        data.place,
+        result["positive"],
+        result["negative"],
+        f"{result['frames']:,}",
+        result["megabytes"],
+        result["seconds"],
+        result["frames_per_second"],
+    )
+    if "contact_sheet" in result:
+        logger.info("contact sheet: %s", data.sheet)
+    if result["interrupted"]:
+        logger.info("stopped, and all that was collected is kept; the same command goes on.")
+    elif not result["complete"]:
+        raise PlauditError(_no_hope(config, data))
+    return result
+
+
+def _draw_sheet(config: Config, data: DataSet) -> None:
+    from plaudit.episodes import EpisodeSource
+    from plaudit.episodes.formats import load_episodes
+    from plaudit.episodes.gallery import contact_sheet
+
+    source = data.writer if isinstance(data.writer, EpisodeSource) else load_episodes(data.home)
+    contact_sheet(data.sheet, source, seed=config.runtime.seed)
+
+
+def _already(data: DataSet) -> dict[str, Any]:
+    counts = data.writer.counts
+    logger.info(
+        "%s is complete: %d positive and %d negative episodes. For more, raise "
+        "reward.data_collection.max_positive_trajectories and max_negative_trajectories.",
+        data.place,
+        counts.positive,
+        counts.negative,
+    )
+    return {"data": data.place, **asdict(counts), "new_episodes": 0, "complete": True, "interrupted": False}
+
+
+def _hopeless(config: Config, collector: RewardDataCollector) -> bool:
+    return collector.idle >= config.reward.data_collection.max_idle_episodes
+
+
+def _no_hope(config: Config, data: DataSet) -> str:
+    counts, (positive, negative) = data.writer.counts, data.wanted
+    missing = "success" if positive is None or counts.positive < positive else "failure"
+    return (
+        f"the last {config.reward.data_collection.max_idle_episodes:,} episodes had no {missing} in them, and no other "
+        f"episodes are wanted: there are {counts.positive} of {positive} positive and {counts.negative} of {negative} "
+        f"negative ones. Let somebody act who does better or worse (reward.data_collection.actors), ask for fewer, or "
+        "raise reward.data_collection.max_idle_episodes."
+    )
+
+
+def _tally(data: DataSet, collector: RewardDataCollector, size: int) -> Any:
+    from plaudit.report.collection import Tally
+
+    counts = collector.writer.counts
+    numbers = counts.frames, counts.success_frames, counts.unknown_frames
+    return Tally(counts.positive, counts.negative, data.wanted, *numbers, size + collector.size)
+
+
+def _collect_by_training(config: Config, otherwise: Path, quiet: bool) -> dict[str, Any]:
+    """Trains, and keeps what happens, until there is enough or training is over."""
+    from plaudit.stages.train import train
+
+    keys = config.reward.data_collection
+    if keys.save_dir is None and keys.positive_dir is None:
+        keys = replace(keys, save_dir=str(otherwise))
+    config = replace(config, reward=replace(config.reward, collect_data=True, data_collection=keys))
+    data = DataSet.open(config, otherwise)
+    if data.complete:
+        return _already(data)
+    if data.writer.counts.episodes:
+        # The same seed would learn the same and show the same.
+        seed = fresh_seed(config.runtime.seed, data.writer.counts.episodes)
+        config = replace(config, runtime=replace(config.runtime, seed=seed))
+    return train(config, quiet=quiet, until_collected=True)
+
+
+def _build_env(config: Config, device: torch.device) -> VecEnv:
+    keys = with_cameras(config, env_cfg(config, "train"))
+    if config.reward.data_collection.num_envs is not None and "num_envs" in keys:
+        keys["num_envs"] = config.reward.data_collection.num_envs
+    return build_env(config.env.id, keys, device, threads=config.runtime.threads)
+
+
+def _actors(config: Config, env: VecEnv) -> list[Actor]:
+    """Who acts. What acts the same but for its mistakes is built, and asked, only once."""
+    from plaudit.episodes.actors import Actor
+
+    built: dict[tuple[str, str | None], Act] = {}
+    actors = []
+    for wanted in config.reward.data_collection.actors:
+        key = wanted.kind, wanted.checkpoint
+        if key not in built:
+            built[key] = _act(wanted, env, config.runtime.seed)
+        mistakes = {name: getattr(wanted, name) for name in ("noise", "drift", "bursts", "halts")}
+        actors.append(Actor(wanted.kind, built[key], wanted.weight, **mistakes))
+    return actors
+
+
+def _act(wanted: ActorConfig, env: VecEnv, seed: int) -> Act:
+    from plaudit.episodes.actors import uniform
+
+    if wanted.kind == "random":
+        return uniform(env, seed)
+    if wanted.kind == "expert":
+        return _expert(env)
+    assert wanted.checkpoint is not None
+    return _policy(Path(wanted.checkpoint), env)
+
+
+def _expert(env: VecEnv) -> Act:
+    """The task's own expert, which looks at the true state and not at observations."""
+    expert = getattr(env, "expert_action", None)
+    if expert is None:
+        raise ConfigError(f"reward.data_collection.actors: {type(env).__name__} has no scripted expert.")
+    env.reset(0)
+    shape = tuple(expert().shape)
+    if shape != (env.num_envs, *env.action_space.shape):
+        raise ConfigError(
+            "reward.data_collection.actors: the scripted expert moves the gripper, so it needs env.cfg.control=ee."
+        )
+    return lambda obs: expert()
+
+
+def _policy(path: Path, env: VecEnv) -> Act:
+    """A trained policy, which acts by its mean."""
+    import torch
+
+    from plaudit.rl import build_policy
+    from plaudit.rl.obs import flat
+
+    theirs = load(run_folder(path) / "config.yaml")
+    policy = build_policy(theirs.policy, env.observation_space, env.action_space, env.device)
+    load_policy(policy, checkpoint_of(path))
+    policy.eval()
+
+    def act(obs: Any) -> torch.Tensor:
+        with torch.no_grad():
+            return policy.get_action(flat(obs), deterministic=True)[0]
+
+    return act
