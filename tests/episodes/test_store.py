@@ -11,6 +11,7 @@ import pytest
 from samples import assert_same, make_episode
 
 from plaudit.episodes import Episode, EpisodeStore
+from plaudit.episodes import store as store_module
 from plaudit.episodes import tensors as files
 from plaudit.errors import DataError, OutputError
 
@@ -149,3 +150,27 @@ def test_many_processes_at_once(tmp_path: Path) -> None:
     lines = [json.loads(line)["id"] for line in (tmp_path / "index.jsonl").read_text().splitlines() if line]
     assert sorted(lines) == list(store.ids)
     assert json.loads((tmp_path / "manifest.json").read_text())["negative_episodes"] == 50
+
+
+def test_a_lost_or_damaged_count_of_writers_is_taken_from_the_ids(tmp_path: Path) -> None:
+    store = EpisodeStore.create(tmp_path)
+    store.add([make_episode("PickCube-s0-w004-e0000-000000")])
+    assert store.next_writer() == 5
+    (tmp_path / "writers").write_text("junk")
+    assert store.next_writer() == 5 and store.next_writer() == 6
+
+
+def test_a_strange_manifest_does_not_hide_the_episodes(tmp_path: Path) -> None:
+    EpisodeStore.create(tmp_path).add([make_episode("a")])
+    (tmp_path / "manifest.json").write_text('{"format": "x", "schema": 1}')
+    assert len(EpisodeStore.create(tmp_path)) == 1
+
+
+def test_only_what_a_dead_process_of_this_machine_left_is_swept(tmp_path: Path) -> None:
+    EpisodeStore.create(tmp_path).add([make_episode("a")])
+    folder = tmp_path / "episodes"
+    host = store_module._HERE
+    for name in (f"{host}4194305.dead", f"{host}1.alive", ".other-host.4194305.alive"):
+        (folder / name).touch()
+    EpisodeStore.create(tmp_path)
+    assert sorted(path.name for path in folder.glob(".*")) == sorted([f"{host}1.alive", ".other-host.4194305.alive"])

@@ -145,13 +145,14 @@ def test_killed_at_any_moment_it_loses_nothing_that_was_there(tmp_path: Path) ->
     assert len({state[0].tobytes() for state in first if state is not None}) == len(store)
 
 
-def test_ctrl_c_keeps_what_there_is_and_says_how_to_go_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_keeps_what_there_is_and_says_how_to_go_on(how: signal.Signals, tmp_path: Path) -> None:
     place = tmp_path / "data"
     words = ["collect", "push_cube", f"{KEYS}.save_dir={place}", f"{KEYS}.max_positive_trajectories=null", "--json"]
     command = [sys.executable, "-m", "plaudit", *words, f"{KEYS}.num_envs=16"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ})
     wait_for_episodes(place, 1, process)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(how)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130
     result = json.loads(out.splitlines()[-1])
@@ -183,12 +184,22 @@ def test_training_with_collection_learns_the_same_and_resumes_exactly(
     assert last.meta["actor"] == "training" and last.meta["policy_step"] > 0
 
 
+def test_the_same_training_again_adds_no_copies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["train", "push_cube", *TRAIN, "reward.collect_data=True", f"{KEYS}.save_dir={tmp_path / 'data'}"]
+    words += [f"runtime.output_dir={tmp_path / 'out'}", "runtime.iterations=4", "--quiet"]
+    first = run(capsys, *words)[1]["data"]
+    again, shown = run(capsys, *words)[1:]
+    assert again["data"]["negative"] == first["negative"] > 0 and "were there already" in shown
+    other = run(capsys, *words, "runtime.seed=5")[1]["data"]
+    assert other["negative"] > first["negative"] and Path(other["contact_sheet"]).exists()
+
+
 def test_the_policy_in_training_as_actor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["collect", "push_cube", *TRAIN, "env.cfg.success_threshold=0.2", f"runtime.output_dir={tmp_path / 'out'}"]
     words += [f"{KEYS}.save_dir={tmp_path / 'data'}", f"{KEYS}.actors=[{{kind: training}}]", "--quiet"]
     limits = [f"{KEYS}.max_positive_trajectories=2", f"{KEYS}.max_negative_trajectories=9"]
     code, result, _ = run(capsys, *words, *limits)
-    assert code == 0 and result["data"]["complete"] and result["iterations"] < 98
+    assert code == 0 and result["complete"] and result["positive"] == 2 and Path(result["contact_sheet"]).exists()
     code, result, shown = run(capsys, *words, *limits)
     assert code == 0 and result["new_episodes"] == 0 and "is complete" in shown
     run(capsys, *words, limits[0], f"{KEYS}.max_negative_trajectories=14")
@@ -216,7 +227,7 @@ def test_what_never_comes_ends_with_an_error(tmp_path: Path, capsys: pytest.Capt
     words += [f"{KEYS}.save_dir={tmp_path / 'data'}", f"{KEYS}.max_idle_episodes=20", "--quiet"]
     code, wrong, _ = run(capsys, *words)
     assert code == 1
-    assert "the last 20 episodes had no success in them" in wrong["error"] and "0 of 6 positive" in wrong["error"]
+    assert "of the last 20 episodes none was a success" in wrong["error"] and "0 of 6 positive" in wrong["error"]
     assert EpisodeStore(tmp_path / "data").counts.negative == 5
 
 

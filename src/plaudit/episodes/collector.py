@@ -45,6 +45,7 @@ class RewardDataCollector:
         complete: Whether nothing more is wanted.
         episodes: How many episodes have ended.
         idle: How many in a row have ended and were not wanted.
+        repeated: How many were there already, from before a resume.
         size: Bytes of those that were saved.
     """
 
@@ -73,7 +74,7 @@ class RewardDataCollector:
         self.reader = Reader(num_envs, cameras, image_size)
         self.buffers = Buffers(num_envs, frames_per_episode)
         self.number = np.full(num_envs, -1, np.int64)  # Of the present episode of each env.
-        self.episodes = self.idle = self.size = 0
+        self.episodes = self.idle = self.repeated = self.size = 0
         self.complete = False
         self._see_whether_complete()
 
@@ -123,9 +124,10 @@ class RewardDataCollector:
         if not recording.length or not labelled or not self._wanted(bool(recording.success)):
             self.idle += 1
             return None
-        episode = self._episode(env_idx, recording)
-        if episode in self.writer:
+        if self._id(env_idx) in self.writer:
+            self.repeated += 1
             return None
+        episode = self._episode(env_idx, recording)
         self.writer.put(episode)
         self.size += size(episode)
         self.idle = 0

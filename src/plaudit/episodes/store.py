@@ -1,6 +1,7 @@
 """A folder of episodes that nothing can leave half-written.
 
     DIR/manifest.json                  what this is: schema, cameras, sizes, counts
+    DIR/writers                        how many processes have written here, for ids that never collide
     DIR/index.jsonl                    a line for each episode, so that nobody needs to open them to count labels
     DIR/episodes/<id>.safetensors      one file an episode
 
@@ -14,6 +15,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
+import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -28,6 +31,8 @@ from plaudit.files import whole_file
 
 SUFFIX = ".safetensors"
 _MARK = "plaudit-episodes"
+_HERE = f".{re.sub('[^A-Za-z0-9]+', '-', socket.gethostname())}."
+"""Temporary names begin so. Other machines and containers may share the folder, but not the numbers of processes."""
 
 
 class EpisodeStore(EpisodeSource):
@@ -140,17 +145,20 @@ class EpisodeStore(EpisodeSource):
         return len(new)
 
     def next_writer(self) -> int:
-        """A number that no other call has got, for ids that never collide with those of another process or run."""
+        """A number that no other call has got, and that no id here has as its `-w<number>-`.
+
+        Ids with it never collide with those of another process or run.
+        """
         with self._locked():
             path = self.path / "writers"
-            number = int(path.read_text()) if path.exists() else 0
+            number = max(_number_in(path), 1 + max(map(_writer_of, self._ids), default=-1))
             with whole_file(path) as temporary:
                 temporary.write_text(str(number + 1))
         return number
 
     def _stage(self, episode: Episode) -> Path:
         """Writes an episode under a temporary name and waits until it is on the disk."""
-        temporary = self.folder / f".{os.getpid()}.{episode.id}"
+        temporary = self.folder / f"{_HERE}{os.getpid()}.{episode.id}"
         try:
             with temporary.open("wb") as file:
                 file.write(tensors.encode(episode))
@@ -186,10 +194,10 @@ class EpisodeStore(EpisodeSource):
             os.close(handle)
 
     def _sweep(self) -> None:
-        """Removes what a process that is no more has left half-written."""
+        """Removes what a process of this machine that is no more has left half-written."""
         for entry in os.scandir(self.folder):
-            owner = entry.name[1:].partition(".")[0]
-            if entry.name.startswith(".") and owner.isdigit() and not Path(f"/proc/{owner}").exists():
+            owner = entry.name.removeprefix(_HERE).partition(".")[0]
+            if entry.name.startswith(_HERE) and owner.isdigit() and not Path(f"/proc/{owner}").exists():
                 with suppress(OSError):
                     os.unlink(entry.path)
 
@@ -261,9 +269,23 @@ def is_store(path: Path) -> bool:
     """Whether a folder looks like an episode store."""
     if (path / "manifest.json").is_file():
         with suppress(OSError, ValueError, AttributeError):
-            return bool(json.loads((path / "manifest.json").read_text()).get("format") == _MARK)
+            if json.loads((path / "manifest.json").read_text()).get("format") == _MARK:
+                return True
     folder = path / "episodes"
     return folder.is_dir() and (not any(folder.iterdir()) or any(folder.glob(f"*{SUFFIX}")))
+
+
+def _number_in(path: Path) -> int:
+    """The number in a file; 0 where there is none."""
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return 0
+
+
+def _writer_of(id: str) -> int:
+    found = re.search(r"-w(\d+)-", id)
+    return int(found.group(1)) if found else -1
 
 
 def _check_manifest(path: Path) -> None:

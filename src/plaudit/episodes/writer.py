@@ -29,7 +29,8 @@ class BackgroundWriter:
 
     def __init__(self, writer: EpisodeWriter, *, interval: float = 0.5, room: int = 256 * 2**20) -> None:
         self.writer, self.interval, self.room = writer, interval, room
-        self._written = writer.counts
+        self._counts = writer.counts  # With all that waits, so that asking for them costs nothing.
+        self._ids: set[str] = set()  # Of what waits.
         self._waiting: list[Episode] = []
         self._in_hand: list[Episode] = []  # Those that the thread is writing now.
         self._bytes = 0
@@ -42,14 +43,13 @@ class BackgroundWriter:
     @property
     def counts(self) -> Counts:
         """What is there and what will be, as soon as it is written."""
-        with self._change:
-            return _total(self._written, [*self._in_hand, *self._waiting])
+        return self._counts
 
     def __contains__(self, item: object) -> bool:
         """Whether an episode, or the one with this id, is there or waits to be written."""
         id = item.id if isinstance(item, Episode) else item
         with self._change:
-            waits = any(episode.id == id for episode in (*self._in_hand, *self._waiting))
+            waits = id in self._ids
         return waits or item in self.writer
 
     def put(self, episode: Episode) -> None:
@@ -60,6 +60,8 @@ class BackgroundWriter:
             self._change.wait_for(lambda: self._bytes < self.room or self._error is not None)
             self._complain(episode)
             self._waiting.append(episode)
+            self._ids.add(episode.id)
+            self._counts = _total(self._counts, [episode])
             self._bytes += size(episode)
             self._change.notify_all()
 
@@ -120,7 +122,8 @@ class BackgroundWriter:
                     self._change.notify_all()
                 return
             with self._change:
-                self._written = written
+                self._counts = _total(written, self._waiting)
+                self._ids = {episode.id for episode in self._waiting}
                 self._bytes -= sum(size(episode) for episode in self._in_hand)
                 self._in_hand = []
                 self._hurry = self._hurry and bool(self._waiting)

@@ -60,21 +60,24 @@ def _check(value: torch.Tensor, what: str, when: str, rows: torch.Tensor | None)
 
 
 class Interrupt:
-    """While inside, the first Ctrl-C only sets `asked`, so that work can end in good order; the second one raises."""
+    """While inside, the first Ctrl-C only sets `asked`, so that work can end in good order; the second one raises.
+
+    SIGTERM, by which clusters and containers end their jobs, does the same.
+    """
 
     def __init__(self) -> None:
         self.asked = False
-        self._previous: Any = None
+        self._previous: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Interrupt:
         # Python lets only the main thread handle signals.
         if threading.current_thread() is threading.main_thread():
-            self._previous = signal.signal(signal.SIGINT, self._handle)
+            self._previous = {n: signal.signal(n, self._handle) for n in (signal.SIGINT, signal.SIGTERM)}
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._previous is not None:
-            signal.signal(signal.SIGINT, self._previous)
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.asked:

@@ -15,7 +15,7 @@ from plaudit.config.schema import ActorConfig, Config
 from plaudit.envs.registry import build_env
 from plaudit.episodes import EpisodeStore
 from plaudit.errors import ConfigError, PlauditError
-from plaudit.stages.collecting import DataSet, collecting, fresh_seed
+from plaudit.stages.collecting import DataSet, collecting, draw_sheet, fresh_seed
 from plaudit.stages.common import checkpoint_of, load, load_policy, run_folder, set_up, with_cameras
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def _gather(config: Config, env: VecEnv, actors: list[Actor], data: DataSet, qui
     with Interrupt() as interrupt, ExitStack() as stack:
         display = None if quiet else stack.enter_context(closing(CollectionDisplay()))
         say = logger.info if display is None else display.say
-        wrapped = collecting(config, env, data, writer, stack, crew.describe, say)
+        wrapped = collecting(config, env, data, f"w{writer:03d}", stack, crew.describe, say)
         collector = wrapped.collector
         obs, _ = wrapped.reset(seed)
         while not (collector.complete or interrupt.asked or _hopeless(config, collector)):
@@ -85,11 +85,7 @@ def _gather(config: Config, env: VecEnv, actors: list[Actor], data: DataSet, qui
 def _finish(config: Config, data: DataSet, result: dict[str, Any]) -> dict[str, Any]:
     """A picture of what there is, and the result for people and scripts."""
     result = {"data": data.place, **asdict(data.writer.counts), "megabytes": data.size / 1e6, **result}
-    try:
-        _draw_sheet(config, data)
-        result["contact_sheet"] = str(data.sheet)
-    except PlauditError as error:
-        logger.info("no contact sheet: %s", error)
+    result |= draw_sheet(data, config.runtime.seed)
     logger.info(
         "%s: %d positive and %d negative episodes, %s frames, %.0f MB (%.0f s, %.0f frames/s).",
         data.place,
@@ -109,15 +105,6 @@ def _finish(config: Config, data: DataSet, result: dict[str, Any]) -> dict[str, 
     return result
 
 
-def _draw_sheet(config: Config, data: DataSet) -> None:
-    from plaudit.episodes import EpisodeSource
-    from plaudit.episodes.formats import load_episodes
-    from plaudit.episodes.gallery import contact_sheet
-
-    source = data.writer if isinstance(data.writer, EpisodeSource) else load_episodes(data.home)
-    contact_sheet(data.sheet, source, seed=config.runtime.seed)
-
-
 def _already(data: DataSet) -> dict[str, Any]:
     counts = data.writer.counts
     logger.info(
@@ -131,17 +118,22 @@ def _already(data: DataSet) -> dict[str, Any]:
 
 
 def _hopeless(config: Config, collector: RewardDataCollector) -> bool:
-    return collector.idle >= config.reward.data_collection.max_idle_episodes
+    return collector.idle >= _most_idle(config)
+
+
+def _most_idle(config: Config) -> int:
+    return config.reward.data_collection.max_idle_episodes
 
 
 def _no_hope(config: Config, data: DataSet) -> str:
     counts, (positive, negative) = data.writer.counts, data.wanted
     missing = "success" if positive is None or counts.positive < positive else "failure"
+    trains = config.reward.data_collection.actors[0].kind == "training"
+    over = "training is over" if trains else f"of the last {_most_idle(config):,} episodes none was a {missing}"
     return (
-        f"the last {config.reward.data_collection.max_idle_episodes:,} episodes had no {missing} in them, and no other "
-        f"episodes are wanted: there are {counts.positive} of {positive} positive and {counts.negative} of {negative} "
-        f"negative ones. Let somebody act who does better or worse (reward.data_collection.actors), ask for fewer, or "
-        "raise reward.data_collection.max_idle_episodes."
+        f"{over}, and no other episodes are wanted: there are {counts.positive} of {positive} positive and "
+        f"{counts.negative} of {negative} negative ones. Let somebody act who does better or worse "
+        "(reward.data_collection.actors), ask for fewer, or raise reward.data_collection.max_idle_episodes."
     )
 
 
@@ -168,7 +160,19 @@ def _collect_by_training(config: Config, otherwise: Path, quiet: bool) -> dict[s
         # The same seed would learn the same and show the same.
         seed = fresh_seed(config.runtime.seed, data.writer.counts.episodes)
         config = replace(config, runtime=replace(config.runtime, seed=seed))
-    return train(config, quiet=quiet, until_collected=True)
+    before = data.writer.counts
+    trained = train(config, quiet=quiet, until_collected=True)
+    data = DataSet.open(config, otherwise)
+    after, seconds = data.writer.counts, trained["seconds"]
+    result = {
+        "run": trained["run"],
+        "new_episodes": after.episodes - before.episodes,
+        "seconds": seconds,
+        "frames_per_second": (after.frames - before.frames) / seconds,
+        "complete": data.complete,
+        "interrupted": trained["interrupted"],
+    }
+    return _finish(config, data, result)
 
 
 def _build_env(config: Config, device: torch.device) -> VecEnv:

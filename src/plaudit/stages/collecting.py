@@ -16,7 +16,7 @@ from plaudit.config.convert import to_dict
 from plaudit.config.schema import SEED_LIMIT, Config
 from plaudit.episodes import Episode, EpisodeStore, EpisodeWriter
 from plaudit.episodes.episode import summarise
-from plaudit.errors import DataError
+from plaudit.errors import DataError, PlauditError
 from plaudit.stages.common import versions
 
 if TYPE_CHECKING:
@@ -92,6 +92,21 @@ class DataSet:
         return self.writer.counts.episodes
 
 
+def draw_sheet(data: DataSet, seed: int) -> dict[str, str]:
+    """Draws a picture of what there is for people to look at, and says where it is; or why there is none."""
+    from plaudit.episodes import EpisodeSource
+    from plaudit.episodes.formats import load_episodes
+    from plaudit.episodes.gallery import contact_sheet
+
+    try:
+        source = data.writer if isinstance(data.writer, EpisodeSource) else load_episodes(data.home)
+        contact_sheet(data.sheet, source, seed=seed)
+    except PlauditError as error:
+        logger.info("no contact sheet: %s", error)
+        return {}
+    return {"contact_sheet": str(data.sheet)}
+
+
 def fresh_seed(seed: int, writer: int) -> int:
     """The seed of the envs of one writer: a collection that goes on must not play the same episodes again."""
     return int(np.random.SeedSequence([seed, writer]).generate_state(1, np.uint64)[0] % SEED_LIMIT)
@@ -101,7 +116,7 @@ def collecting(
     config: Config,
     env: VecEnv,
     data: DataSet,
-    writer: int,
+    run: str,
     stack: ExitStack,
     describe: Callable[[int], Mapping[str, Any]],
     say: Callable[[str], None] = logger.info,
@@ -112,7 +127,7 @@ def collecting(
         config: The config.
         env: The env.
         data: Where episodes go.
-        writer: The number of this writer.
+        run: What tells the ids of this run's episodes from those of others.
         stack: Closes the queue.
         describe: From an env's index to what is written with its present episode: who acts.
         say: Is told, once, that there is enough.
@@ -126,7 +141,7 @@ def collecting(
     collector = RewardDataCollector(
         env.num_envs,
         stack.enter_context(BackgroundWriter(data.writer)),
-        name=f"{re.sub('[^A-Za-z0-9_.]+', '-', config.env.id)}-s{config.runtime.seed}-w{writer:03d}",
+        name=f"{re.sub('[^A-Za-z0-9_.]+', '-', config.env.id)}-s{config.runtime.seed}-{run}",
         cameras=keys.image_keys,
         image_size=None if keys.image_size is None else (keys.image_size[1], keys.image_size[2]),
         frames_per_episode=keys.frames_per_episode,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
+import json
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +17,7 @@ from plaudit.config.convert import to_dict
 from plaudit.config.load import save_config
 from plaudit.config.schema import Config
 from plaudit.errors import CheckpointError, MissingDependencyError, PlauditError
-from plaudit.stages.collecting import DataSet, collecting
+from plaudit.stages.collecting import DataSet, collecting, draw_sheet
 from plaudit.stages.common import (
     build_envs_for,
     build_learner,
@@ -29,6 +32,7 @@ from plaudit.stages.common import (
 if TYPE_CHECKING:
     from plaudit.envs.base import VecEnv
     from plaudit.episodes.collector import RewardDataCollector
+    from plaudit.episodes.wrapper import DataCollectorWrapper
     from plaudit.rl import Policy, Trainer
     from plaudit.rl.logging import Listener
     from plaudit.rl.run import RunFolder
@@ -71,9 +75,11 @@ def _train(
         policy, algorithm = build_learner(config, env, device)
         if run is None:
             run = RunFolder.create(config.runtime.output_dir, config.runtime.exp_name)
-        collector: RewardDataCollector | None = None
+        data, collector = None, None
         if config.reward.collect_data:
-            env, collector = _collect(config, env, run, stack, lambda: trainer.step)
+            data = DataSet.open(config, run.path / "data")
+            wrapped = _collect(config, env, data, stack, lambda: trainer.step)
+            env, collector = wrapped, wrapped.collector
         listeners = [*_display(env, quiet), *default_listeners(run, config.runtime, dict(to_dict(config)))]
         trainer = Trainer(
             policy,
@@ -81,44 +87,52 @@ def _train(
             algorithm,
             settings=config.runtime,
             run=run,
-            eval_env=eval_env,
+            eval_env=None if until_collected else eval_env,
             listeners=listeners,
-            until=(lambda: collector.complete) if until_collected and collector is not None else None,
+            until=partial(_enough, config, collector) if until_collected and collector is not None else None,
         )
         if checkpoint is not None:
             trainer.load(checkpoint)
         save_config(config, run.path / "config.yaml")
         logger.info("run folder: %s", run.path)
         summary = trainer.train()
-        if collector is not None:
-            summary["data"] = _collected(collector)
+        if data is not None and collector is not None:
+            summary["data"] = _collected(collector) | draw_sheet(data, config.runtime.seed)
         return _finish(config, run, trainer, summary)
 
 
 def _collect(
-    config: Config, env: VecEnv, run: RunFolder, stack: ExitStack, step: Callable[[], int]
-) -> tuple[VecEnv, RewardDataCollector]:
+    config: Config, env: VecEnv, data: DataSet, stack: ExitStack, step: Callable[[], int]
+) -> DataCollectorWrapper:
     """The training env, with a collector that listens to it."""
-    data = DataSet.open(config, run.path / "data")
-    if data.writer.counts.episodes and not (run.path / "config.yaml").exists():
-        logger.info(
-            "%s holds %d episodes already; a run with the same runtime.seed as theirs would add the same ones again.",
-            data.place,
-            data.writer.counts.episodes,
-        )
 
     def describe(env: int) -> dict[str, Any]:
         return {"actor": "training", "policy_step": step()}
 
-    wrapped = collecting(config, env, data, data.new_writer(), stack, describe)
+    wrapped = collecting(config, env, data, _learns_as(config), stack, describe)
     logger.info("collecting episodes in %s", data.place)
-    return wrapped, wrapped.collector
+    return wrapped
+
+
+def _learns_as(config: Config) -> str:
+    """A name for what decides the episodes of a training run: run again, it gives them the same ids, and no copies."""
+    whole = to_dict(config)
+    runtime = {key: whole["runtime"][key] for key in ("seed", "cuda", "rollout_steps")}
+    what = [runtime, *(whole[section] for section in ("env", "policy", "algorithm"))]
+    return f"t{hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode()).hexdigest()[:8]}"
+
+
+def _enough(config: Config, collector: RewardDataCollector) -> bool:
+    """Whether a run that trains only for its data may end: there is all that is wanted, or no hope of it."""
+    return collector.complete or collector.idle >= config.reward.data_collection.max_idle_episodes
 
 
 def _collected(collector: RewardDataCollector) -> dict[str, Any]:
     """What there is of the data, once all of it is on the disk."""
     collector.writer.flush()
     counts = collector.writer.counts
+    if collector.repeated:
+        logger.info("%d episodes were there already, from an earlier run of the same training.", collector.repeated)
     logger.info("collected: %d positive and %d negative episodes.", counts.positive, counts.negative)
     return {**asdict(counts), "complete": collector.complete}
 
