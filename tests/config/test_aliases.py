@@ -73,6 +73,15 @@ def test_seed_000(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytes
     ]
 
 
+def test_seed_000_writes_its_own_layout_unless_another_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path, "defaults: [push_cube, _self_]\nreward_data_collection: {save_dir: a}")
+    assert load_config(path).reward.data_collection.format == "episode_pkl"
+    named = ["reward.data_collection.format=npy", "reward_data_collection.target_success=7"]
+    assert load_config(path, named).reward.data_collection.format == "npy"
+    path.write_text("defaults: [push_cube, _self_]\nreward_data_collection: {format: npy, save_dir: a}")
+    assert load_config(path).reward.data_collection.format == "npy"
+
+
 def test_seed_000_on_the_command_line() -> None:
     config = load_config(
         "push_cube", ["reward_data_collection.target_success=7", "+reward_data_collection.enabled=True"]

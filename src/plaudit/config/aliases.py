@@ -10,6 +10,7 @@ import logging
 from typing import Any
 
 from plaudit.config.fit_aliases import reward_fit
+from plaudit.config.sources import COMMAND_LINE
 from plaudit.errors import ConfigError
 
 log = logging.getLogger("plaudit")
@@ -58,8 +59,10 @@ def reward_data(tree: dict[str, Any], source: str) -> dict[str, Any]:
     if isinstance(section, dict):
         _notice(source, "reward_data_collection", "reward.data_collection")
         reward = dict(tree.get("reward") or {})
-        if "enabled" in section:
+        if "enabled" in section or source != COMMAND_LINE:
+            # One key on the command line is laid over a config that may name another format, which it must not undo.
             section = {"format": "episode_pkl", **section}
+        if "enabled" in section:
             reward["collect_data"] = section.pop("enabled")
         reward["data_collection"] = {**section, **(reward.get("data_collection") or {})}
         tree["reward"] = reward

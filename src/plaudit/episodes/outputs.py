@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -10,10 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plaudit.episodes.episode import FAILURE, SUCCESS, UNKNOWN
+from plaudit.episodes.formats.pixels import FloatRange, to_frames
 from plaudit.errors import DataError, nearest
 
 if TYPE_CHECKING:
     from plaudit.envs.base import Step
+
+logger = logging.getLogger("plaudit")
 
 Array: TypeAlias = NDArray[Any]
 
@@ -21,7 +25,7 @@ Picture: TypeAlias = "dict[str, NDArray[np.uint8]] | Array"
 """Camera name to (H, W, 3), or an env's snapshot (k,), from which those are drawn if they are wanted."""
 
 FLAGS = {"grasp": "grasp", "grasped": "grasp", "is_grasped": "grasp"}
-"""Measurements that are kept with each frame as flags, and what they are called there."""
+"""Measurements that are kept with each frame as flags, and what they are called there; the first that is given."""
 
 STEPS = {
     "actions": ("actions", "action"),
@@ -116,6 +120,7 @@ class Reader:
 
     def __init__(self, num_envs: int, cameras: Sequence[str] | None, size: tuple[int, int] | None) -> None:
         self.num_envs, self.cameras, self.size = num_envs, cameras, size
+        self._floats = FloatRange()
 
     def reset(self, obs: Mapping[str, Any], frames: Any, snapshots: Any) -> Output:
         """After the reset of a `VecEnv`."""
@@ -140,12 +145,15 @@ class Reader:
             tells=step.success is not None,
             final=None if step.final_obs is None else self._view(step.final_frames, step.final_obs),
             steps={name: array(value) for name, value in steps.items()},
-            flags={FLAGS[name]: self._labels(metrics[name]) for name in metrics.keys() & FLAGS.keys()},
+            flags=self._flags(metrics),
             metrics=metrics,
         )
 
     def mapping(self, output: Mapping[str, Any], info: Mapping[str, Any], is_last_step: Any) -> Output:
         """After a step of another system, whose output is a dict of batches.
+
+        Pictures may be uint8, or floats. Those are taken as 0 to 1 until one is beyond 1, and from then on as 0 to 255:
+        a dark batch alone could not tell. A warning says so where some were taken as 0 to 1 before.
 
         Args:
             output: `obs` with pictures under the cameras' names, and perhaps `state`; `success_frame`, `rewards`,
@@ -171,7 +179,7 @@ class Reader:
             tells=label is not None,
             final=None if last is None else self._view(last, last),
             steps={key: value if key == "actions" else self._each(value) for key, value in steps.items()},
-            flags={FLAGS[name]: self._labels(both[name]) for name in both.keys() & FLAGS.keys()},
+            flags=self._flags(both),
         )
 
     def _view(self, frames: Any, obs: Mapping[str, Any], snapshots: Any = None) -> View:
@@ -194,12 +202,16 @@ class Reader:
         pictures = {name: array(value) for name, value in obs.items() if np.ndim(value) == 4}
         if not pictures:
             raise DataError(f"there is no picture (n, H, W, 3) or (n, 3, H, W) among the observations {sorted(obs)}.")
-        from plaudit.episodes.formats.pixels import to_frames
-
+        known = self._floats.beyond_one
         try:
-            found: dict[str, Array] = {**to_frames(pictures)}
+            found: dict[str, Array] = {**to_frames(pictures, seen=self._floats)}
         except ValueError as error:
             raise DataError(f"an env's output: {error}.") from None
+        if self._floats.beyond_one and not known and self._floats.taken_as_unit:
+            logger.warning(
+                "an env's pictures go beyond 1, so floats are taken as 0 to 255 from now on; those before were taken "
+                "as 0 to 1, and are stored too bright if they were not. Give uint8 pictures to leave no doubt."
+            )
         state = _first(obs, STATE)
         return found if state is None else {**found, "state": array(state).astype(np.float32)}
 
@@ -209,6 +221,13 @@ class Reader:
             return np.full(self.num_envs, UNKNOWN, np.int8)
         values = self._each(success).astype(np.float32)
         return np.where(np.isnan(values), UNKNOWN, np.where(values >= 0.5, SUCCESS, FAILURE)).astype(np.int8)
+
+    def _flags(self, given: Mapping[str, Any]) -> dict[str, NDArray[np.int8]]:
+        found: dict[str, NDArray[np.int8]] = {}
+        for name, flag in FLAGS.items():
+            if name in given and flag not in found:
+                found[flag] = self._labels(given[name])
+        return found
 
     def _each(self, value: Any) -> Array:
         """(num_envs,) from as many values, or from one for all."""

@@ -131,6 +131,9 @@ class EpisodeStore(EpisodeSource):
         try:
             for episode in wanted.values():
                 staged.append((episode, self._stage(episode)))
+            for episode, temporary in staged:
+                with self._writing(episode):
+                    _sync(temporary)
         except OutputError:
             for _, temporary in staged:
                 temporary.unlink(missing_ok=True)
@@ -157,17 +160,28 @@ class EpisodeStore(EpisodeSource):
         return number
 
     def _stage(self, episode: Episode) -> Path:
-        """Writes an episode under a temporary name and waits until it is on the disk."""
+        """Writes an episode under a temporary name, from where the system begins to bring it to the disk."""
         temporary = self.folder / f"{_HERE}{os.getpid()}.{episode.id}"
         try:
-            with temporary.open("wb") as file:
+            with self._writing(episode), temporary.open("wb") as file:
                 file.write(tensors.encode(episode))
                 file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
+                if hasattr(os, "posix_fadvise"):
+                    # Pages that are dirty stay, but are written out at once: by the time that all episodes of a group
+                    # are there, little is left to wait for. Waiting for one after the other takes twice as long.
+                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        except OutputError:
             temporary.unlink(missing_ok=True)
-            raise OutputError(f"cannot write {self.file(episode.id)}: {error.strerror or error}.") from error
+            raise
         return temporary
+
+    @contextmanager
+    def _writing(self, episode: Episode) -> Iterator[None]:
+        """What goes wrong inside becomes an error that names the episode's file."""
+        try:
+            yield
+        except OSError as error:
+            raise OutputError(f"cannot write {self.file(episode.id)}: {error.strerror or error}.") from error
 
     @staticmethod
     def _publish(temporary: Path, path: Path) -> bool:
@@ -229,11 +243,7 @@ class EpisodeStore(EpisodeSource):
             self._read_to, self._index_is = os.fstat(handle).st_size, os.fstat(handle).st_ino
         finally:
             os.close(handle)
-        folder = os.open(self.folder, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        _sync(self.folder)
 
     def _write_index(self) -> None:
         """Makes the index anew, in the order of the ids."""
@@ -273,6 +283,15 @@ def is_store(path: Path) -> bool:
                 return True
     folder = path / "episodes"
     return folder.is_dir() and (not any(folder.iterdir()) or any(folder.glob(f"*{SUFFIX}")))
+
+
+def _sync(path: Path) -> None:
+    """Waits until a file, or a folder's list of names, is on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _number_in(path: Path) -> int:

@@ -43,8 +43,7 @@ def convert(
     Returns:
         What was written, was there, was left out and was lost.
     """
-    if source.resolve() == target.resolve():
-        raise ConfigError(f"source and target are the same, '{source}'.")
+    _check_apart(source, target)
     layout: type[EpisodeFormat] = FORMATS.get(format)
     episodes = load_episodes(source, source_format)
     total = len(episodes)
@@ -74,6 +73,19 @@ def convert(
         "lost": dict(lost),
         "notes": list(episodes.notes),
     }
+
+
+def _check_apart(source: Path, target: Path) -> None:
+    """Refuses to write among the files that are being read, or over them."""
+    here, there = source.resolve(), target.resolve()
+    if here == there:
+        raise ConfigError(f"source and target are the same, '{source}'.")
+    if here.is_relative_to(there) or there.is_relative_to(here):
+        inner, outer = ("target", "source") if there.is_relative_to(here) else ("source", "target")
+        raise ConfigError(
+            f"the {inner} is within the {outer} ('{source}' and '{target}'), and what is written would be mixed with "
+            "what is read; choose a target elsewhere."
+        )
 
 
 def _each_once(episodes: EpisodeSource) -> Iterator[Episode]:
@@ -119,8 +131,9 @@ def _tell(
     """What happened, in words."""
     for note in episodes.notes:
         logger.info("note on %s: %s.", episodes.path, note)
-    for text, count in lost.items():
-        logger.info("'%s' has no place for %s (%d of %d episodes).", format, text, count, len(episodes))
+    for count in sorted(set(lost.values()), reverse=True):
+        things = "; ".join(text for text, times in lost.items() if times == count)
+        logger.info("'%s' has no place for %s (%d of %d episodes).", format, things, count, len(episodes))
     for why, count in left_out.items():
         logger.info("%d of %d episodes left out: %s.", count, len(episodes), why)
     known = f", {there} were there already" if there else ""

@@ -19,7 +19,7 @@ import torch
 from layouts import LAYOUTS
 from samples import make_episode
 
-from plaudit.episodes.formats import load_episodes
+from plaudit.episodes.formats import arrays, load_episodes
 from plaudit.episodes.formats.peek import first_words
 from plaudit.episodes.formats.unpickle import load_npy, load_pickle, load_torch
 from plaudit.errors import DataError
@@ -184,6 +184,52 @@ def test_a_tensor_cannot_reach_beyond_its_storage(
     file.write_bytes(pickle.dumps(Calls(torch._utils._rebuild_tensor_v2, storage, offset, size, stride, False, {})))
     with pytest.raises(DataError, match=r"x\.pkl"):
         load_pickle(file)
+
+
+def doubled(times: int, pair: bytes) -> bytes:
+    """The opcodes of an empty tuple or list in a pair of itself, and so on: twice as large with each few bytes."""
+    return b"".join(b"q" + bytes([i]) + b"h" + bytes([i]) + pair for i in range(times))
+
+
+TUPLES = b")" + doubled(60, b"\x86")
+LISTS = b"]" + b"".join(b"q" + bytes([i]) + b"0]h" + bytes([i]) + b"ah" + bytes([i]) + b"a" for i in range(60))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"cnumpy\ndtype\n" + TUPLES + b"\x85R.",
+        b"cnumpy\ndtype\n" + LISTS + b"\x85R.",
+        b"c_codecs\nencode\nX\x01\x00\x00\x00a" + LISTS + b"\x86R.",
+        b"cnumpy.core.multiarray\n_reconstruct\n" + LISTS + b"K\x00\x85U\x01b\x87R.",
+        b"cnumpy.core.multiarray\nscalar\n" + LISTS + b"C\x01a\x86R.",
+        b"cnumpy.core.numeric\n_frombuffer\n(C\x01acnumpy\ndtype\nU\x02u1\x85R" + LISTS + b"U\x01CtR.",
+        b"}" + TUPLES + b"Ns.",  # A key is hashed.
+        b"cbuiltins\nset\n]" + TUPLES + b"a\x85R.",
+    ],
+)
+def test_a_few_bytes_are_no_order_for_time(content: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "x.pkl"
+    file.write_bytes(b"\x80\x03" + content)
+    with pytest.raises(DataError, match=r"x\.pkl"):
+        load_pickle(file)
+
+
+@pytest.mark.parametrize("views", [{"stride": (0,), "size": (1 << 23,)}, {"stride": (1,), "size": (1 << 23,)}])
+@pytest.mark.parametrize("zipped", [True, False])
+def test_all_views_of_a_file_share_one_budget(
+    views: dict[str, tuple[int]], zipped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = torch.zeros(1 if views["stride"] == (0,) else 1 << 23, dtype=torch.uint8)
+    monkeypatch.setattr(arrays, "_MOST_TIMES", 1)
+    file = tmp_path / "x.pt"
+    for count, fits in ((2, True), (9, False)):
+        file.write_bytes(torch_bytes([torch.as_strided(whole, **views) for _ in range(count)], zipped=zipped))
+        if fits:
+            assert [view.shape for view in load_torch(file)] == [(1 << 23,)] * count
+        else:
+            with pytest.raises(DataError, match=r"x\.pt.*more than 67 MB"):
+                load_torch(file)
 
 
 @pytest.mark.parametrize(

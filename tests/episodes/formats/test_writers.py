@@ -17,6 +17,7 @@ from samples import make_episode
 from plaudit.episodes import Counts
 from plaudit.episodes.formats import EpisodeFormat, load_episodes, open_writer, register_format
 from plaudit.episodes.formats.numbered import INDEX
+from plaudit.episodes.formats.staging import HERE
 from plaudit.errors import ConfigError, DataError, OutputError, RegistryError
 
 FORMAT_NAMES = ["episode_pkl", "images", "npy", "plaudit", "realworld", "realworld_raw"]
@@ -167,12 +168,13 @@ def test_a_kill_between_index_and_file_costs_only_that_file(format: str, tmp_pat
     gone = sorted(p for p in tmp_path.rglob("*") if p.suffix in (".npy", ".pkl"))[-1]
     gone.unlink()
     folder = gone.parent
-    (folder / f".{gone.stem}.999999999{gone.suffix}").write_bytes(b"half")
+    (folder / f".{gone.name}.{HERE}.999999999.part").write_bytes(b"half")
+    (folder / f".{gone.name}.elsewhere.999999999.part").write_bytes(b"another machine is at it")
     with (folder / INDEX).open("a") as index:
         index.write('{"file": "torn')
     again = open_writer(tmp_path, format)
     assert "a" in again and "b" not in again and again.counts.negative == 1
-    assert not list(folder.glob(".*999999999*"))
+    assert [path.name for path in folder.glob(".*999999999*")] == [f".{gone.name}.elsewhere.999999999.part"]
     assert again.add([make_episode("a"), make_episode("b")]) == 1
     assert gone.exists() and [episode.id for episode in load_episodes(tmp_path)] == ["a", "b"]
     assert open_writer(tmp_path, format).counts == again.counts
@@ -189,6 +191,18 @@ def test_ids_without_the_index_come_from_the_names(tmp_path: Path) -> None:
     open_writer(tmp_path, "npy").add([make_episode("a", success_at=1)])
     (tmp_path / "positive" / INDEX).unlink()
     assert [episode.id for episode in load_episodes(tmp_path)] == ["positive-000000"]
+
+
+@pytest.mark.parametrize("format", [*NUMBERED, "images", "realworld_raw"])
+def test_a_name_in_the_making_says_machine_and_process(
+    format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replaced: list[str] = []
+    replace = os.replace
+    monkeypatch.setattr(os, "replace", lambda a, b: (replaced.append(Path(a).name), replace(a, b)))
+    open_writer(tmp_path, format).add([make_episode("a")])
+    assert replaced and all(name.endswith(f".{HERE}.{os.getpid()}.part") for name in replaced)
+    assert not list(tmp_path.rglob("*.part"))
 
 
 def test_images_can_be_looked_at(tmp_path: Path) -> None:

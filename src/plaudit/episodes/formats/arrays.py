@@ -17,12 +17,40 @@ from numpy.typing import NDArray
 _PLAIN = re.compile(r"[<>|=]?(b1|[iu][1248]|f[248]|c8|c16|O8?|[SU]\d{1,4})")
 """What an array may consist of. Records are not among it: their layout in memory would be the file's to choose."""
 
-_LARGEST_VIEW = 1 << 24
-"""Elements of a tensor that repeats its storage (by a stride of 0), which costs nothing until it is copied."""
+_MOST_TIMES, _ALWAYS = 64, 1 << 26
+"""How many times its own size a file's tensors may be, and the bytes that even those of a tiny file may be."""
 
 
 class Refused(Exception):
     """Something that is not plain data; the message is its name."""
+
+
+def shown(value: Any) -> str:
+    """What something from a file is, in a message: a text itself, anything else by its type.
+
+    A few bytes of lists within lists, each there twice, have a `repr` without end, however much of it is cut off.
+    """
+    return repr(value[:40]) if isinstance(value, str) else type(value).__name__
+
+
+class Budget:
+    """The bytes that the tensors of one file may come to.
+
+    They are views, of which any number may be of the same numbers, or repeat one (by a stride of 0): that costs nothing
+    in the file, nor here until they are copied.
+
+    Args:
+        size: Of the file.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.left = self.whole = max(_MOST_TIMES * size, _ALWAYS)
+
+    def spend(self, size: int) -> None:
+        """Takes some of it; an error where there is no more."""
+        self.left -= size
+        if self.left < 0:
+            raise ValueError(f"its tensors come to more than {self.whole / 1e6:,.0f} MB, far more than the file holds")
 
 
 class ArrayType:
@@ -34,7 +62,7 @@ class Dtype:
 
     def __init__(self, spec: Any, align: Any = False, copy: Any = False) -> None:
         if not isinstance(spec, str) or not _PLAIN.fullmatch(spec):
-            raise Refused(f"numpy.dtype({spec!r:.40})")
+            raise Refused(f"numpy.dtype({shown(spec)})")
         self.real: np.dtype[Any] = np.dtype(spec)
 
     def restore(self, state: Any) -> None:
@@ -49,14 +77,14 @@ class Dtype:
 def size_of(shape: Any) -> int:
     """The number of elements in an array of some shape."""
     if not isinstance(shape, tuple) or not all(type(size) is int and size >= 0 for size in shape) or len(shape) > 16:
-        raise ValueError(f"{shape!r:.80} is not the shape of an array")
+        raise ValueError(f"the shape of an array should be a tuple of at most 16 sizes, not {shown(shape)}")
     return math.prod(shape)
 
 
 def reconstruct(kind: Any, shape: Any, code: Any) -> NDArray[Any]:
     """Stands for `numpy.core.multiarray._reconstruct`: an empty array, for `fill`."""
     if kind is not ArrayType:
-        raise Refused(f"numpy.core.multiarray._reconstruct of {kind!r:.40}")
+        raise Refused(f"numpy.core.multiarray._reconstruct of {shown(kind)}")
     return np.empty(0, np.int8)
 
 
@@ -89,7 +117,7 @@ def scalar(dtype: Any, data: Any) -> Any:
 
 def _real(dtype: Any) -> np.dtype[Any]:
     if not isinstance(dtype, Dtype):
-        raise ValueError(f"an array of {dtype!r:.40}")
+        raise ValueError(f"an array of {shown(dtype)}")
     return dtype.real
 
 
@@ -123,7 +151,7 @@ STORAGE_TYPES = {
 }
 
 
-def tensor(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> NDArray[Any]:
+def tensor(budget: Budget, storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> NDArray[Any]:
     """Stands for `torch._utils._rebuild_tensor_v2`: a view of a storage."""
     if not isinstance(storage, Storage):
         raise ValueError("a tensor without a storage")
@@ -131,8 +159,9 @@ def tensor(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> NDArra
     count = size_of(size)
     size_of((offset, *stride))  # Whole numbers, none of them negative.
     last = offset + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
-    if (count and last >= len(numbers)) or count > max(len(numbers), _LARGEST_VIEW):
+    if count and last >= len(numbers):
         raise ValueError(f"a tensor of shape {size} does not fit its storage of {len(numbers)} numbers")
+    budget.spend(count * (4 if storage.kind.is_bfloat16 else numbers.itemsize))
     if not count:
         return np.zeros(size, np.float32 if storage.kind.is_bfloat16 else numbers.dtype)
     steps = [step * numbers.itemsize for step in stride]

@@ -58,7 +58,9 @@ class EpisodePklSource(FileSource):
             id=id,
             frames=to_frames(cameras),
             labels=values.labels([values.entry(frame, "success", "a frame") for frame in frames], "success"),
-            frame_index=np.array(ours.get("frame_index", range(1, count + 1)), np.int32),
+            frame_index=values.numeric(ours.get("frame_index", np.arange(1, count + 1)), "frame_index").astype(
+                np.int32
+            ),
             length=length,
             success=None if success is None else bool(values.label(success, "success")),
             label_source=ours.get("label_source", "unknown"),

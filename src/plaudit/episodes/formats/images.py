@@ -12,10 +12,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
-import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +24,8 @@ from plaudit.episodes.formats.base import EpisodeFormat, FileSource
 from plaudit.episodes.formats.class_folders import ClassFolders, class_folders
 from plaudit.episodes.formats.numbered import claim, natural, new_ones
 from plaudit.episodes.formats.pictures import encode_png, is_picture_file, read_pictures
-from plaudit.errors import DataError, OutputError
+from plaudit.episodes.formats.staging import staged
+from plaudit.errors import DataError
 
 LABELS, ABOUT = "labels.csv", "episode.json"
 WORDS = {"1": SUCCESS, "0": FAILURE, "-1": UNKNOWN, "success": SUCCESS, "failure": FAILURE, "unknown": UNKNOWN}
@@ -143,29 +141,10 @@ class ImagesWriter:
         return len(new)
 
     def _write(self, episode: Episode) -> None:
-        unfinished = self.path / f".{episode.id}.{os.getpid()}.folder"
-        try:
+        with staged(self.path / episode.id) as unfinished:
             for place, content in _contents(episode):
                 (unfinished / place).parent.mkdir(parents=True, exist_ok=True)
                 (unfinished / place).write_bytes(content)
-                _sync(unfinished / place, os.O_RDWR)
-            unfinished.rename(self.path / episode.id)
-            with suppress(OSError):  # Not every file system can sync a folder.
-                for folder in (self.path, self.path / episode.id, *(self.path / episode.id).glob("*/")):
-                    _sync(folder, os.O_RDONLY)
-        except OSError as error:
-            raise OutputError(f"cannot write {self.path / episode.id}: {error.strerror or error}.") from error
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)  # Gone already, unless something went wrong.
-
-
-def _sync(path: Path, flags: int) -> None:
-    """Waits until a file, or a folder's list of names, is on the disk."""
-    handle = os.open(path, flags)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _contents(episode: Episode) -> Iterator[tuple[str, bytes]]:

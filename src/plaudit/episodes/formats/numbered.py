@@ -24,12 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plaudit.episodes.episode import SUCCESS, UNKNOWN, Counts, Episode
+from plaudit.episodes.formats.staging import is_left_over, staged
 from plaudit.errors import OutputError
-from plaudit.files import whole_file
 
 INDEX = ".plaudit.jsonl"
-_UNFINISHED = re.compile(r"\..+\.(\d+)\.\w+")
-"""What `whole_file` calls a file that is not whole yet: the number is that of the process."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +161,7 @@ class NumberedWriter(ABC):
             for folder in self._distinct:
                 _append(folder, [line for file, line in lines.items() if file.parent == folder])
             for file, (_, content) in contents.items():
-                with whole_file(file) as temporary:
+                with staged(file) as temporary:
                     temporary.write_bytes(content)
                 self._note(file, lines[file])
         return len(new)
@@ -230,12 +228,14 @@ def new_ones(episodes: Iterable[Episode], there: Container[object]) -> list[Epis
 
 
 def claim(folder: Path, belongs: Callable[[str], bool]) -> None:
-    """Makes a folder, or takes one over that holds nothing else, and removes what a killed process has left there."""
+    """Makes a folder, or takes one over that holds nothing else.
+
+    What a process of this machine that is no more has left there half-written is removed.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for entry in os.scandir(folder):
-            unfinished = _UNFINISHED.fullmatch(entry.name)
-            if unfinished and not Path(f"/proc/{unfinished[1]}").exists():
+            if is_left_over(entry.name):
                 shutil.rmtree(entry.path) if entry.is_dir() else os.unlink(entry.path)
             elif not entry.name.startswith(".") and not belongs(entry.name):
                 raise OutputError(f"'{folder}' holds other things ('{entry.name}'); choose an empty folder.")

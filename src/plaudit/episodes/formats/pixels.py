@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -16,7 +17,26 @@ _SLACK = 1e-3
 """How far beyond its range a float may be, in parts of the range: interpolation oversteps by that much."""
 
 
-def to_frames(cameras: Mapping[str, Any], order: Order = "HWC") -> dict[str, Frames]:
+@dataclass
+class FloatRange:
+    """What the floats seen so far say of their range: 0 to 1 until one is beyond 1, from then on 0 to 255.
+
+    Attributes:
+        beyond_one: Whether one was.
+        taken_as_unit: Whether any but black ones were taken as 0 to 1.
+    """
+
+    beyond_one: bool = False
+    taken_as_unit: bool = False
+
+    def scale(self, largest: float) -> float:
+        """By what pictures with this largest value are multiplied."""
+        self.beyond_one |= largest > 1 + _SLACK
+        self.taken_as_unit |= not self.beyond_one and largest > 0
+        return 1.0 if self.beyond_one else 255.0
+
+
+def to_frames(cameras: Mapping[str, Any], order: Order = "HWC", seen: FloatRange | None = None) -> dict[str, Frames]:
     """The frames of one episode as an `Episode` holds them.
 
     Floats are taken as 0 to 1 if no camera of the whole episode goes beyond 1, else as 0 to 255: a single frame, or
@@ -26,6 +46,7 @@ def to_frames(cameras: Mapping[str, Any], order: Order = "HWC") -> dict[str, Fra
         cameras: Camera name to the pictures: an array, or a list of equal arrays, with the frame as first axis; then
             perhaps an axis of 1, and (H, W, C), (C, H, W) or (H, W).
         order: Which of the two it is where the shape fits both.
+        seen: What earlier pictures of the same origin say of the range, where these are not all; it learns from these.
 
     Raises:
         ValueError: Names the camera and what is wrong with it.
@@ -37,7 +58,7 @@ def to_frames(cameras: Mapping[str, Any], order: Order = "HWC") -> dict[str, Fra
         except ValueError as error:
             raise ValueError(f"camera '{camera}': {error}") from None
     tops = [_largest(camera, pixels) for camera, pixels in batches.items() if pixels.dtype.kind == "f"]
-    scale = 255.0 if max(tops, default=0.0) <= 1 + _SLACK else 1.0
+    scale = (seen or FloatRange()).scale(max(tops, default=0.0))
     return {camera: _to_uint8(camera, pixels, scale) for camera, pixels in batches.items()}
 
 

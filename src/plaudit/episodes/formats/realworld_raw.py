@@ -38,9 +38,9 @@ from plaudit.episodes.formats.observations import (
 )
 from plaudit.episodes.formats.peek import is_pickle_of
 from plaudit.episodes.formats.pixels import to_unit_floats
+from plaudit.episodes.formats.staging import staged
 from plaudit.episodes.formats.unpickle import load_pickle
 from plaudit.errors import DataError, OutputError
-from plaudit.files import whole_file
 
 FILE = "data.pkl"
 
@@ -146,10 +146,10 @@ class RealworldRawWriter:
         if new:
             together = [*self._episodes, *new]
             # The ids first: too many of them do no harm, too few would have an episode written twice.
-            with whole_file(_ids_file(self.file)) as temporary:
+            with staged(_ids_file(self.file)) as temporary:
                 temporary.write_text(json.dumps([[episode.id, len(episode) - 1] for episode in together]))
             transitions = [t for episode in together for t in _transitions(episode, self.main_camera)]
-            with whole_file(self.file) as temporary, temporary.open("wb") as file:
+            with staged(self.file) as temporary, temporary.open("wb") as file:
                 pickle.dump(transitions, file)
             self._episodes = together
         return len(new)

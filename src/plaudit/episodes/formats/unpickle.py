@@ -6,7 +6,9 @@ make plain data from arguments which they check first (`arrays`), or it is refus
 
 from __future__ import annotations
 
+import functools
 import io
+import os
 import pickle
 import sys
 import zipfile
@@ -19,8 +21,11 @@ from typing import Any, BinaryIO, ClassVar, NoReturn
 import numpy as np
 
 from plaudit.episodes.formats import arrays
-from plaudit.episodes.formats.arrays import Refused, Storage, StorageType
+from plaudit.episodes.formats.arrays import Budget, Refused, Storage, StorageType, shown
 from plaudit.errors import DataError
+
+_HEAVIEST = 1_000_000
+"""The most that the tuples within one tuple may hold, each counted as often as it is there."""
 
 _TORCH_MAGIC, _TORCH_PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 
@@ -28,7 +33,7 @@ _TORCH_MAGIC, _TORCH_PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 def load_pickle(path: Path) -> Any:
     """The content of a pickle; tensors come as arrays."""
     with _reading(path), path.open("rb") as file:
-        return _load(file)
+        return _load(file, _budget_of(file))
 
 
 def load_npy(path: Path) -> Any:
@@ -41,14 +46,14 @@ def load_npy(path: Path) -> Any:
         shape, _, dtype = header(file)
         if not dtype.hasobject:
             raise ValueError(f"it is an array of {dtype} {shape}, not a dict")
-        content = _load(file)
+        content = _load(file, _budget_of(file))
         return content.item() if isinstance(content, np.ndarray) and content.ndim == 0 else content
 
 
 def load_torch(path: Path) -> Any:
     """The content of a file that `torch.save` wrote, today's kind or the older one; tensors come as arrays."""
     with _reading(path), path.open("rb") as file:
-        return _load_torch(file)
+        return _load_torch(file, _budget_of(file))
 
 
 @contextmanager
@@ -69,8 +74,12 @@ def _reading(path: Path) -> Iterator[None]:
         raise DataError(f"{path}: is damaged, or not what its name says ({why}). Delete it, or restore it.") from None
 
 
-def _load(file: BinaryIO) -> Any:
-    content = _Unpickler(file).load()
+def _budget_of(file: BinaryIO) -> Budget:
+    return Budget(os.fstat(file.fileno()).st_size)
+
+
+def _load(file: BinaryIO, budget: Budget) -> Any:
+    content = _Unpickler(file, budget).load()
     _expect_end(file)
     return content
 
@@ -101,6 +110,7 @@ class _Unpickler(pickle._Unpickler):
 
     Args:
         file: Where the pickle is.
+        budget: What the tensors may come to.
         storage: Finds the storage of a tensor by type, key and size; such references are torch's alone.
     """
 
@@ -108,12 +118,17 @@ class _Unpickler(pickle._Unpickler):
     stack: list[Any]
     read: Callable[[int], bytes]
 
-    def __init__(self, file: BinaryIO, storage: Callable[[StorageType, str, int], Storage] | None = None) -> None:
+    def __init__(
+        self, file: BinaryIO, budget: Budget, storage: Callable[[StorageType, str, int], Storage] | None = None
+    ) -> None:
         super().__init__(_Bounded(file))
-        self._storage = storage
+        self._budget, self._storage = budget, storage
+        self._weights: dict[int, tuple[Any, int]] = {}
 
     def find_class(self, module: str, name: str) -> Any:
         module = {"__builtin__": "builtins"}.get(module, module)  # As the older protocols call it.
+        if (module, name) in _SPENDING:
+            return functools.partial(_SPENDING[module, name], self._budget)
         try:
             return _ADMITTED[module, name]
         except KeyError:
@@ -121,9 +136,10 @@ class _Unpickler(pickle._Unpickler):
 
     def persistent_load(self, reference: Any) -> Storage:
         word, kind, key, _, count, *_ = reference
-        if self._storage is None or word != "storage" or not isinstance(kind, StorageType) or type(count) is not int:
+        torch_made = isinstance(kind, StorageType) and isinstance(key, str) and type(count) is int
+        if self._storage is None or word != "storage" or not torch_made:
             raise ValueError("it refers to something outside of itself")
-        return self._storage(kind, str(key), count)
+        return self._storage(kind, key, count)
 
     def get_extension(self, code: int) -> NoReturn:
         """Short names from a table of this process; a data file has no business with them."""
@@ -143,17 +159,39 @@ class _Unpickler(pickle._Unpickler):
         """As in the base class, but not content with less than was promised."""
         self.stack.append(bytearray(self.read(int.from_bytes(self.read(8), "little"))))
 
+    def weigh(self, made: Any) -> None:
+        """Refuses tuples within tuples without end, which a few bytes can ask for: to hash one would take as long."""
+        if type(made) not in (tuple, frozenset) or not any(type(part) in (tuple, frozenset) for part in made):
+            return
+        nested = [part for part in made if type(part) in (tuple, frozenset)]
+        weight = len(made) + sum(self._weights[id(p)][1] if id(p) in self._weights else len(p) for p in nested)
+        if weight > _HEAVIEST:
+            raise ValueError("it has tuples within tuples without end")
+        self._weights[id(made)] = made, weight  # Kept, so that nothing else gets its number.
+
     dispatch[pickle.BUILD[0]] = load_build
     dispatch[pickle.BYTEARRAY8[0]] = load_bytearray8
 
 
-def _load_torch(file: BinaryIO) -> Any:
+def _weighed(load: Callable[[_Unpickler], None]) -> Callable[[_Unpickler], None]:
+    def load_and_weigh(self: _Unpickler) -> None:
+        load(self)
+        self.weigh(self.stack[-1])
+
+    return load_and_weigh
+
+
+for _code in (pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3, pickle.FROZENSET, pickle.REDUCE):
+    _Unpickler.dispatch[_code[0]] = _weighed(_Unpickler.dispatch[_code[0]])
+
+
+def _load_torch(file: BinaryIO, budget: Budget) -> Any:
     is_zip = file.read(4) == b"PK\x03\x04"
     file.seek(0)
-    return _load_torch_zip(file) if is_zip else _load_torch_stream(file)
+    return _load_torch_zip(file, budget) if is_zip else _load_torch_stream(file, budget)
 
 
-def _load_torch_zip(file: BinaryIO) -> Any:
+def _load_torch_zip(file: BinaryIO, budget: Budget) -> Any:
     """Today's kind: a zip, not compressed, of one pickle and a file for each storage."""
     with zipfile.ZipFile(file) as archive:
         (pickled,) = [name for name in archive.namelist() if name.endswith("/data.pkl")]
@@ -172,26 +210,30 @@ def _load_torch_zip(file: BinaryIO) -> Any:
                 known[key] = Storage(kind, numbers)
             return known[key]
 
-        return _Unpickler(io.BytesIO(archive.read(pickled)), storage).load()
+        return _Unpickler(io.BytesIO(archive.read(pickled)), budget, storage).load()
 
 
-def _load_torch_stream(file: BinaryIO) -> Any:
+def _load_torch_stream(file: BinaryIO, budget: Budget) -> Any:
     """The older kind, which tensors within a plain pickle still are: pickles, then the storages one after another."""
     bounded = _Bounded(file)
-    if _Unpickler(file).load() != _TORCH_MAGIC or _Unpickler(file).load() != _TORCH_PROTOCOL:
+    if _Unpickler(file, budget).load() != _TORCH_MAGIC or _Unpickler(file, budget).load() != _TORCH_PROTOCOL:
         raise ValueError("it does not begin as torch's files do")
-    if not _Unpickler(file).load()["little_endian"]:
+    if not _Unpickler(file, budget).load()["little_endian"]:
         raise ValueError("it comes from a machine with the other byte order")
     known: dict[str, Storage] = {}
 
     def storage(kind: StorageType, key: str, count: int) -> Storage:
-        if not 0 <= count * np.dtype(kind.spec).itemsize <= bounded.size:
-            raise ValueError(f"storage {key} is cut short")
-        return known.setdefault(key, Storage(kind, np.empty(count, kind.spec)))
+        if key not in known:
+            size = count * np.dtype(kind.spec).itemsize
+            if not 0 <= size <= bounded.size:
+                raise ValueError(f"storage {key} is cut short")
+            budget.spend(size)
+            known[key] = Storage(kind, np.empty(count, kind.spec))
+        return known[key]
 
     start = file.tell()
-    content = _Unpickler(file, storage).load()
-    for key in _Unpickler(file).load():
+    content = _Unpickler(file, budget, storage).load()
+    for key in _Unpickler(file, budget).load():
         numbers = known[key].numbers
         if int.from_bytes(bounded.read(8), "little") != len(numbers):
             raise ValueError(f"storage {key} is cut short")
@@ -199,13 +241,13 @@ def _load_torch_stream(file: BinaryIO) -> Any:
     _expect_end(file)
     if any(filled.kind.is_bfloat16 for filled in known.values()):
         file.seek(start)  # Once more: what numpy has no type for is converted, not viewed, so it must be filled first.
-        content = _Unpickler(file, storage).load()
+        content = _Unpickler(file, budget, storage).load()
     return content
 
 
-def _storage_of_bytes(data: Any) -> Storage:
+def _storage_of_bytes(budget: Budget, data: Any) -> Storage:
     """Stands for `torch.storage._load_from_bytes`."""
-    storage = _load_torch(io.BytesIO(data))
+    storage = _load_torch(io.BytesIO(data), budget)
     if not isinstance(storage, Storage):
         raise ValueError("a tensor's storage is something else")
     return storage
@@ -214,7 +256,7 @@ def _storage_of_bytes(data: Any) -> Storage:
 def _encode(text: Any, encoding: Any = "latin1") -> bytes:
     """Stands for `_codecs.encode`, by which the older protocols spell bytes."""
     if encoding != "latin1" or not isinstance(text, str):
-        raise Refused(f"_codecs.encode to {encoding!r:.40}")
+        raise Refused(f"_codecs.encode to {shown(encoding)}")
     return text.encode("latin1")
 
 
@@ -243,10 +285,14 @@ _ADMITTED: dict[tuple[str, str], Any] = {
     ("builtins", "set"): set,
     ("numpy", "dtype"): arrays.Dtype,
     ("numpy", "ndarray"): arrays.ArrayType,
-    ("torch._utils", "_rebuild_tensor_v2"): arrays.tensor,
-    ("torch.storage", "_load_from_bytes"): _storage_of_bytes,
     **{("torch", name): kind for name, kind in arrays.STORAGE_TYPES.items()},
 }
+_SPENDING: dict[tuple[str, str], Callable[..., Any]] = {
+    ("torch._utils", "_rebuild_tensor_v2"): arrays.tensor,
+    ("torch.storage", "_load_from_bytes"): _storage_of_bytes,
+}
+"""Those that also get the file's budget."""
+
 for _name in ("list", "dict", "tuple", "int", "float", "bool", "str"):
     _ADMITTED["builtins", _name] = f"builtins.{_name}"  # The factory of a defaultdict; never to be called.
 for _module in ("numpy.core", "numpy._core"):

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plaudit.episodes.episode import FAILURE, SUCCESS, UNKNOWN
+from plaudit.episodes.formats.arrays import shown
 
 MAIN_CAMERA = "main_images"
 """What several systems call their first camera in an observation."""
@@ -27,7 +28,7 @@ def entry(content: Any, key: str, what: str = "it") -> Any:
         raise ValueError(f"{what} should be a dict, not {kind(content)}")
     if key not in content:
         raise ValueError(
-            f"{what} has no '{key}', only {', '.join(f'{name!r:.40}' for name in list(content)[:8]) or 'nothing'}"
+            f"{what} has no '{key}', only {', '.join(shown(name) for name in list(content)[:8]) or 'nothing'}"
         )
     return content[key]
 
@@ -43,10 +44,20 @@ def number(value: Any, what: str) -> float:
     """One number; NaN where there is none."""
     if value is None:
         return math.nan
-    array = _numeric(value, what)
+    array = numeric(value, what)
     if array.size != 1:
         raise ValueError(f"{what} should be one number, not {kind(value)}")
     return float(array.reshape(()))
+
+
+def numeric(value: Any, what: str) -> NDArray[Any]:
+    """A number, an array, or lists of them, as an array."""
+    if isinstance(value, (list, tuple)) and not _is_small(value):
+        raise ValueError(f"{what} has lists of more than {_MOST:,} numbers, or more than {_DEEPEST} deep")
+    array = np.asarray(value) if isinstance(value, (bool, int, float, np.generic, np.ndarray, list, tuple)) else None
+    if array is None or array.dtype.kind not in "buif":
+        raise ValueError(f"{what} should be a number or an array of numbers, not {kind(value)}")
+    return array
 
 
 def label(value: Any, what: str) -> int:
@@ -78,7 +89,7 @@ def booleans(values: Sequence[Any], what: str) -> NDArray[np.bool_] | None:
 
 def vectors(values: Sequence[Any], what: str) -> NDArray[np.float32] | None:
     """float32 (n, k), NaN where one is not known; `None` where none is."""
-    rows = {i: _numeric(row, f"{what}[{i}]").reshape(-1) for i, row in enumerate(values) if row is not None}
+    rows = {i: numeric(row, f"{what}[{i}]").reshape(-1) for i, row in enumerate(values) if row is not None}
     sizes = sorted({len(row) for row in rows.values()})
     if len(sizes) > 1:
         raise ValueError(f"{what} has entries of {' and '.join(map(str, sizes))} numbers")
@@ -143,8 +154,13 @@ def is_picture(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.ndim >= 3
 
 
-def _numeric(value: Any, what: str) -> NDArray[Any]:
-    array = np.asarray(value) if isinstance(value, (bool, int, float, np.generic, np.ndarray, list, tuple)) else None
-    if array is None or array.dtype.kind not in "buif":
-        raise ValueError(f"{what} should be a number or an array of numbers, not {kind(value)}")
-    return array
+def _is_small(value: Any) -> bool:
+    """Whether lists within lists come to an end soon: a few bytes may stand for more of them than there is memory."""
+    level, left = [value], _MOST
+    for _ in range(_DEEPEST):
+        lists = [item for item in level if isinstance(item, (list, tuple))]
+        left -= sum(map(len, lists)) + sum(item.size for item in level if isinstance(item, np.ndarray))
+        if not lists or left < 0:
+            return left >= 0
+        level = [item for inner in lists for item in inner]
+    return False
