@@ -1,4 +1,4 @@
-"""Files are whole or not there, and as readable as any other."""
+"""Files and folders are whole or not there, and as readable as any other."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from plaudit import files
 from plaudit.errors import OutputError
-from plaudit.files import whole_file
+from plaudit.files import whole_file, whole_folder
 
 
 def test_the_new_file_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
@@ -61,4 +62,44 @@ def test_content_is_on_the_disk_before_the_name_and_then_the_folder(
 def test_what_the_system_refuses_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match=r"cannot write .*a\.txt: "), whole_file(tmp_path / "file" / "a.txt"):
+        pass
+
+
+@pytest.mark.parametrize("swaps", [True, False])
+def test_a_new_folder_takes_the_place_of_the_old_one_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, swaps: bool
+) -> None:
+    if not swaps:
+        monkeypatch.setattr(files, "_swap", lambda one, other: False)
+    path = tmp_path / "new" / "folder"
+    for name in ("first", "second"):
+        with whole_folder(path) as temporary:
+            (temporary / "deep").mkdir()
+            (temporary / "deep" / name).write_text(name)
+        assert [file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file()] == [f"deep/{name}"]
+        assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_link_stays_a_link_to_the_new_folder(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    with whole_folder(tmp_path / "link") as temporary:
+        (temporary / "a").touch()
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "real" / "a").is_file()
+
+
+def test_a_failed_folder_leaves_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "folder"
+    path.mkdir()
+    (path / "old").touch()
+    with pytest.raises(RuntimeError), whole_folder(path) as temporary:
+        (temporary / "half").touch()
+        assert list(path.iterdir()) == [path / "old"]
+        raise RuntimeError
+    assert list(path.iterdir()) == [path / "old"] and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_that_the_system_refuses_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match=r"cannot write .*file/a: "), whole_folder(tmp_path / "file" / "a"):
         pass

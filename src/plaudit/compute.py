@@ -1,12 +1,17 @@
 """Who gets which core. Simulation, rendering and torch share one machine; the split is decided here and nowhere else.
 
 Simulation and rendering use every core while they run, and torch uses one: the phases of training take turns, nets for
-control are small, and a second torch thread that spins while the simulator works makes both many times slower.
+control are small, and a second torch thread that spins while the simulator works makes both many times slower. A fit
+has no simulator beside it: there torch uses every core.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # From glibc's malloc.h.
 
 
 def cores() -> int:
@@ -21,8 +26,28 @@ def simulation_threads(requested: int = 0) -> int:
     return requested if requested > 0 else cores()
 
 
-def claim_threads() -> None:
+def claim_threads(count: int = 1) -> None:
     """Gives torch its share. Called once by whoever starts a run, before the first tensor."""
     import torch
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(count)
+
+
+def wait_quietly() -> None:
+    """Lets torch's threads sleep while they wait. Must be called before torch is imported, and then costs nothing.
+
+    They would spin otherwise, and with anything else on the machine a step takes several times as long.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+def keep_freed_memory() -> None:
+    """Keeps large blocks that are freed for whoever asks next, instead of handing them back to the system.
+
+    Every step of a fit asks for the same ones again, and fresh ones have to be cleared first. Where the C library is
+    not glibc nothing happens.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        libc = ctypes.CDLL("libc.so.6")
+        libc.mallopt(_M_MMAP_THRESHOLD, 2**30)
+        libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)

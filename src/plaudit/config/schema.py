@@ -309,12 +309,13 @@ class TrainingConfig:
     patience: int = 0  # Validations in a row without a better best_metric, after which training ends; 0 never.
     save_interval: int = 1000  # Steps between checkpoints.
     keep_checkpoints: int = 3  # Checkpoints kept; older ones are deleted. 0 keeps all.
-    save_dir: str | None = None  # For step_<N>/ and best_model/; null: <output_dir>/<exp_name>_<timestamp>/checkpoints.
+    save_dir: str | None = None  # For step_<N>/, best_model/ and all else; null: <output_dir>/<exp_name>_<timestamp>.
     output_checkpoint: str | None = None  # One file besides that also gets the best weights, as seeds 000 and 001 do.
     feature_cache: bool = True  # Run a frozen encoder only once for each frame, and keep what it says.
     cache_views: int = 1  # Views kept of each training frame: the frame itself first, varied ones after it.
     cache_dir: str | None = None  # Where that is kept, for later fits too; null: ~/.cache/plaudit.
     target_false_positive_rate: float = 0.01  # Episodes in which the chosen threshold may fire wrongly.
+    figures: bool = True  # Draw curves, timelines and the worst mistakes into the artifact.
     visualize_positive: bool = False  # First write every success frame as a picture.
     vis_output_dir: str = "positive_samples_vis"  # Where to.
     debug_save_dir: str | None = None  # Write test frames as pictures, sorted by what the model says of them.

@@ -16,10 +16,32 @@ VALIDATION = {
 """What is shown of a validation: in which words and digits. The last three are at the threshold chosen there."""
 
 
+GAP = 2.0
+"""Seconds between the lines of validations: small data sets have several in a second."""
+
+
 class FitDisplay(ProgressDisplay):
     """A fit's listener: loss and speed on the way, a line for every validation, and the time left."""
 
     what = "fitting"
+    _told = -math.inf
+    _last: tuple[int, Mapping[str, float]] | None = None
+
+    def on_eval(self, step: int, metrics: Mapping[str, float]) -> None:
+        """A validation is over: a line of its own, unless the last one was just shown."""
+        self._last = step, metrics
+        if self.clock() - self._told >= GAP:
+            self._tell()
+
+    def close(self) -> None:
+        self._tell()
+        super().close()
+
+    def _tell(self) -> None:
+        if self._last is not None:
+            self._told = self.clock()
+            super().on_eval(*self._last)
+            self._last = None
 
     def progress_words(self, metrics: Mapping[str, float]) -> list[str]:
         return [

@@ -16,6 +16,17 @@ Pooling: TypeAlias = Literal["spatial", "conv", "avg"]
 """From the encoder's map to a vector: learned weights for every place, a 1x1 convolution, or the mean."""
 
 
+DEFAULT_MODEL = {
+    "model_type": "binary_classifier",
+    "width": 16,
+    "stem": "3x3",
+    "pooling": "conv",
+    "freeze_encoder": False,
+    "use_pretrain": False,
+}
+"""`reward.model` of a fit that names no `model_type`: a narrow net, trained end to end in about a minute on a CPU."""
+
+
 @dataclass(frozen=True)
 class RewardModelConfig:
     """`reward.model`: the keys that every reward model has. A model of your own may add to them."""
@@ -69,7 +80,8 @@ class BinaryClassifierConfig(EncodedConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.width >= 1, "width", "must be at least 1")
+        # With fewer channels the gradient of a strided 1x1 convolution writes past its memory in torch 2.13 on CPUs.
+        require(self.width >= 8, "width", "must be at least 8")
         require(self.norm != "group" or self.width % 4 == 0, "width", "must be a multiple of 4 with norm 'group'")
         require(self.hidden_dim is not None, "hidden_dim", "must be at least 1")
 

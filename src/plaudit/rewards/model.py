@@ -120,17 +120,26 @@ def register_reward_model(name: str, *, override: bool = False) -> Callable[[typ
     return REWARD_MODELS.register(name, override=override)
 
 
+def model_config(block: Mapping[str, Any], where: str = "reward.model") -> RewardModelConfig:
+    """The config in a block `reward.model`, of which `model_type` is 'binary_classifier' if it says nothing else.
+
+    Args:
+        block: Its keys.
+        where: What messages call the block.
+    """
+    block = {"model_type": "binary_classifier", **block}
+    return fill(REWARD_MODELS.config_type(str(block["model_type"])) or RewardModelConfig, block, where)
+
+
 def build_reward_model(config: RewardModelConfig | Mapping[str, Any], *, pretrained: bool = True) -> RewardModel:
     """Builds the reward model that a config describes.
 
     Args:
-        config: The config, or the block `reward.model` itself, of which `model_type` is 'binary_classifier' if it
-            says nothing else.
+        config: The config, or the block `reward.model` itself, as `model_config` takes it.
         pretrained: Load the pretrained weights that the config asks for. False for whoever loads all weights next.
     """
     if not isinstance(config, RewardModelConfig):
-        block = {"model_type": "binary_classifier", **config}
-        config = fill(REWARD_MODELS.config_type(str(block["model_type"])) or RewardModelConfig, block, "reward.model")
+        config = model_config(config)
     model: RewardModel = REWARD_MODELS.get(config.model_type)(config)
     if pretrained:
         model.load_pretrained()

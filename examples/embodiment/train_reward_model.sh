@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Fits a reward model.
+#   bash examples/embodiment/train_reward_model.sh                                    seed 001's arguments; change the paths below
+#   bash examples/embodiment/train_reward_model.sh train_reward_model [key=value ...]  seed 003's: a config in config/, and changes
+set -euo pipefail
+here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+python="${PYTHON:-python}"
+
+if [[ $# -gt 0 && "$1" != -* ]]; then
+    exec "$python" "$here/main_reward.py" --config-path "$here/config" --config-name "$1" "${@:2}"
+fi
+
+pretrained=()
+if [[ -f ./resnet10_pretrained.pt ]]; then
+    pretrained=(--pretrained-encoder-path ./resnet10_pretrained.pt)
+fi
+exec "$python" -m plaudit.rewards.train_reward_model \
+    --positive-dir ./reward_data/positive \
+    --negative-dir ./reward_data/negative \
+    --output-checkpoint ./checkpoints/reward_model.pt \
+    "${pretrained[@]}" \
+    --image-key base_camera \
+    --image-size 3 64 64 \
+    --batch-size 128 \
+    --epochs 30 \
+    --lr 1e-4 \
+    --hidden-dim 256 \
+    --num-spatial-blocks 8 \
+    "$@"

@@ -1,0 +1,61 @@
+"""Checkpoints of a fit: `step_<N>/checkpoint.pt`, with seed 001's keys and what it takes to go on exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from plaudit.errors import CheckpointError, OutputError
+from plaudit.files import whole_file
+from plaudit.rewards.pretrained import read_checkpoint
+
+NAME = "checkpoint.pt"
+
+
+def save_checkpoint(folder: Path, step: int, content: Mapping[str, Any], keep: int) -> Path:
+    """Writes `folder/step_<step>/checkpoint.pt` as a whole, and deletes all but the `keep` newest; 0 keeps all."""
+    path = folder / f"step_{step}" / NAME
+    write_whole(path, content)
+    for old in saved_checkpoints(folder)[:-keep] if keep else []:
+        old.unlink(missing_ok=True)
+        with suppress(OSError):  # What else is in its folder is somebody's own.
+            old.parent.rmdir()
+    return path
+
+
+def write_whole(path: Path, content: Mapping[str, Any]) -> None:
+    """Writes a torch file that is there as a whole or not at all."""
+    try:
+        with whole_file(path) as temporary, temporary.open("wb") as file:
+            torch.save(dict(content), file)
+    except RuntimeError as error:  # This is how torch reports a full disk.
+        raise OutputError(f"cannot write the checkpoint '{path}': {error} Is the disk full?") from error
+
+
+def saved_checkpoints(folder: Path) -> list[Path]:
+    """All checkpoints in a folder, by their steps."""
+    found = [path for path in folder.glob(f"step_*/{NAME}") if _step(path).isdigit()]
+    return sorted(found, key=lambda path: int(_step(path)))
+
+
+def load_checkpoint(path: Path, keys: Mapping[str, type]) -> dict[str, Any]:
+    """Reads a checkpoint that `save_checkpoint` wrote.
+
+    Args:
+        path: The file.
+        keys: What it must hold, and of which kind; anything else is a `CheckpointError`.
+    """
+    content = read_checkpoint(path)
+    for key, kind in keys.items():
+        if not isinstance(content, dict) or not isinstance(content.get(key), kind):
+            raise CheckpointError(f"'{path}' is not a checkpoint that a fit can go on from: it lacks '{key}'.")
+    checked: dict[str, Any] = content
+    return checked
+
+
+def _step(path: Path) -> str:
+    return path.parent.name.removeprefix("step_")

@@ -1,0 +1,337 @@
+"""The fit: from labelled frames to the weights that tell success from failure best on the validation split."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from plaudit.config.convert import to_dict
+from plaudit.config.schema import TrainingConfig
+from plaudit.errors import CheckpointError, NonFiniteError
+from plaudit.rewards.assess import Aim, Verdict, judge
+from plaudit.rewards.checkpoints import load_checkpoint, save_checkpoint
+from plaudit.rewards.feeds import Batch, Feed, moved, parts, read_ahead
+from plaudit.rewards.model import RewardModel
+from plaudit.rewards.optim import build_optimizer, lr_factor
+from plaudit.rewards.pretrained import load_weights
+from plaudit.rewards.sampling import BatchSampler, class_weights, step_random, step_seed
+from plaudit.rewards.scoring import score
+
+logger = logging.getLogger("plaudit")
+
+LOWER_IS_BETTER = ("log_loss",)
+
+SHOWN = (
+    "log_loss",
+    "balanced_accuracy",
+    "roc_auc",
+    "average_precision",
+    "recall",
+    "ece",
+    "episode_false_positive_rate",
+)
+"""What is logged of every validation."""
+
+KEPT: dict[str, type] = {
+    "epoch": int,
+    "model_state_dict": dict,
+    "optimizer_state_dict": dict,
+    "train_loss": float,
+    "train_acc": float,
+    "reward_model": dict,
+    "step": int,
+    "seconds": float,
+    "window": list,
+    "validated": int,
+    "best": dict,
+    "stale": int,
+    "data": str,
+}
+"""What a checkpoint holds: seed 001's keys first."""
+
+
+class Listener(Protocol):
+    """Is told what happens in a fit."""
+
+    def on_start(self, step: int, total_steps: int) -> None:
+        """Training begins, or goes on, at a step."""
+
+    def on_resume(self, step: int) -> None:
+        """A checkpoint was loaded."""
+
+    def on_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Some steps are over; the names begin with `train/`."""
+
+    def on_eval(self, step: int, metrics: Mapping[str, float]) -> None:
+        """A validation is over; the names begin with `val/`."""
+
+    def close(self) -> None:
+        """Training is over."""
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best validation so far, and the weights that had it."""
+
+    step: int
+    score: float
+    weights: dict[str, torch.Tensor]
+
+
+class Fit:
+    """Fits a model.
+
+    All that is random in a step comes from the seed and the step's number. So a fit that goes on from a checkpoint
+    ends with the same weights, bit for bit, as one that was never stopped, given as many threads; only `max_seconds`
+    depends on the clock.
+
+    Args:
+        model: What is fitted, on its device.
+        train: What it learns from.
+        val: What picks the best weights.
+        settings: The settings.
+        aim: What the threshold is chosen for.
+        seed: Of all that is random.
+        folder: For checkpoints; `None` keeps none.
+        data: Names what is learned from; a checkpoint of other data is refused.
+        listeners: Who is told of the numbers.
+        stop: Asked after every step; the fit saves and ends once it says so.
+
+    Attributes:
+        step: Steps done.
+        total_steps: Steps in all, at most.
+        best: The best weights so far.
+        interrupted: Whether `stop` ended it.
+    """
+
+    def __init__(
+        self,
+        model: RewardModel,
+        train: Feed,
+        val: Feed,
+        settings: TrainingConfig,
+        *,
+        aim: Aim | None = None,
+        seed: int = 0,
+        folder: Path | None = None,
+        data: str = "",
+        listeners: Sequence[Listener] = (),
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.model, self.train, self.val, self.settings = model, train, val, settings
+        self.aim, self.seed, self.folder, self.data = aim or Aim(), seed, folder, data
+        self.listeners, self.stop = listeners, stop
+        self.device = next(model.parameters()).device
+        self.optimizer = build_optimizer(model.trainable(), settings.optim)
+        labels = train.dataset.labels
+        share = settings.success_share if settings.balance == "sampler" else None
+        self.sampler = BatchSampler(labels, settings.global_batch_size, seed, share)
+        weights = class_weights(labels, settings.success_share) if settings.balance == "weight" else (1.0, 1.0)
+        self.class_weights = torch.tensor(weights, device=self.device)
+        steps = settings.num_epochs * self.sampler.steps_per_epoch
+        self.total_steps = steps if settings.max_steps is None else min(steps, settings.max_steps)
+        self.step, self.seconds, self.interrupted = 0, 0.0, False
+        self.best: Best | None = None
+        self.stale = 0
+        self.window = [0.0, 0.0, 0.0]  # Loss, right answers and frames since the last log, summed up.
+        self.train_loss = self.train_acc = math.nan
+        self._logged_at, self._validated, self._saved = 0.0, -1, -1
+
+    @property
+    def epoch(self) -> int:
+        """Epochs done."""
+        return self.step // self.sampler.steps_per_epoch
+
+    @property
+    def progress(self) -> float:
+        """How much is done, 0 to 1, by steps or by the clock."""
+        clock = 0.0 if self.settings.max_seconds is None else self.seconds / self.settings.max_seconds
+        return min(1.0, max(self.step / self.total_steps, clock))
+
+    def run(self) -> None:
+        """Trains until the end, or until it is stopped; unless it is stopped the model has the best weights then."""
+        for listener in self.listeners:
+            listener.on_start(self.step, self.total_steps)
+        try:
+            self._train()
+        finally:
+            for listener in self.listeners:
+                listener.close()
+        if not self.interrupted and self.best is not None:
+            load_weights(self.model, self.best.weights, "the best step")
+        self.model.eval()
+
+    def _train(self) -> None:
+        before, started = self.seconds, time.perf_counter()
+        for batch in self._batches():
+            self._learn(moved(batch, self.device))
+            self.step += 1
+            self.seconds = before + time.perf_counter() - started
+            if self._due(self.settings.log_interval):
+                self._log()
+            if self._due(self.settings.val_check_interval or self.sampler.steps_per_epoch):
+                self._validate()
+            if self._due(self.settings.save_interval):
+                self._save()
+            self.interrupted = self.stop()
+            if self.interrupted or self.over:
+                break
+        if not self.interrupted:
+            self._log()
+            self._validate()
+        self._save()
+
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing left to do: all steps are done, the time is up, or nothing gets better."""
+        patience = self.settings.patience
+        return self.progress >= 1 or (0 < patience <= self.stale)
+
+    def _batches(self) -> Iterator[Batch]:
+        """The batches of all steps that are left, each read while the one before it is learned from."""
+
+        def read(step: int) -> Batch:
+            return self.train.read(self.sampler[step], step_random(self.seed, step))
+
+        return read_ahead(read, range(self.step, 0 if self.over else self.total_steps))
+
+    def _learn(self, batch: Batch) -> None:
+        """One step of the optimizer, on the mean loss of a batch, taken a part at a time."""
+        torch.manual_seed(step_seed(self.seed, self.step))  # For dropout.
+        random = torch.Generator().manual_seed(step_seed(self.seed, self.step))
+        self.model.train()
+        self.optimizer.zero_grad(set_to_none=True)
+        for part in parts(batch, self.settings.micro_batch_size or len(batch.rows)):
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.settings.precision == "bf16"):
+                logits = self.train.logits(self.model, part, random).float()
+            loss = self._loss(logits, part.labels) * (len(part.rows) / len(batch.rows))
+            self._check(float(loss.detach()), part)
+            loss.backward()  # type: ignore[no-untyped-call]
+            right = (logits.detach().mean(1) > 0) == (part.labels > 0.5)
+            sums = float(loss.detach()) * len(batch.rows), float(right.sum()), float(len(part.rows))
+            self.window = [total + new for total, new in zip(self.window, sums, strict=True)]
+        if self.settings.optim.clip_grad:
+            torch.nn.utils.clip_grad_norm_(self.model.trainable(), self.settings.optim.clip_grad)
+        self._set_lr()
+        self.optimizer.step()
+
+    def _loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Binary cross entropy of logits (n, heads), the mean over frames and heads; every head learns for itself."""
+        targets = labels[:, None].expand_as(logits)
+        return binary_cross_entropy_with_logits(logits, targets, self.class_weights[labels.long()][:, None])
+
+    def _set_lr(self) -> None:
+        coming = max(self.progress, (self.step + 1) / self.total_steps)
+        rate = self.settings.optim.lr * lr_factor(self.settings.optim, min(1.0, coming), self.total_steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+
+    def _check(self, loss: float, part: Batch) -> None:
+        if math.isfinite(loss):
+            return
+        dataset = self.train.dataset
+        numbers = np.unique(dataset.episodes[part.rows])
+        names = [dataset.source[int(number)].id for number in numbers[:5]]
+        more = f" and {len(numbers) - 5} more" if len(numbers) > 5 else ""
+        raise NonFiniteError(
+            f"the loss is {loss} at step {self.step:,}, in a batch of the episodes {', '.join(names)}{more}. Lower "
+            "reward.training.optim.lr, or set clip_grad there."
+        )
+
+    def _due(self, interval: int) -> bool:
+        return self.step % interval == 0
+
+    def _log(self) -> None:
+        loss, right, frames = self.window
+        if not frames:
+            return
+        self.train_loss, self.train_acc = loss / frames, right / frames
+        speed = frames / max(self.seconds - self._logged_at, 1e-9)
+        self.window, self._logged_at = [0.0, 0.0, 0.0], self.seconds
+        metrics = {
+            "train/loss": self.train_loss,
+            "train/accuracy": self.train_acc,
+            "train/lr": float(self.optimizer.param_groups[0]["lr"]),
+            "train/epoch": self.step / self.sampler.steps_per_epoch,
+            "train/frames_per_second": speed,
+        }
+        for listener in self.listeners:
+            listener.on_metrics(self.step, metrics)
+
+    def _validate(self) -> None:
+        """Scores the validation split, and keeps the weights where they are the best so far."""
+        if self._validated == self.step:
+            return
+        self._validated = self.step
+        verdict = judge(score(self.model, self.val), self.aim)
+        found = self._rank(verdict)
+        if self.best is None or found > self.best.score:
+            weights = {name: value.detach().cpu().clone() for name, value in self.model.state_dict().items()}
+            self.best, self.stale = Best(self.step, found, weights), 0
+        else:
+            self.stale += 1
+        metrics = {f"val/{name}": verdict.metrics[name] for name in SHOWN}
+        for listener in self.listeners:
+            listener.on_eval(self.step, {**metrics, "val/threshold": verdict.choice.decision.threshold})
+
+    def _rank(self, verdict: Verdict) -> float:
+        """The metric that picks the best, as a number of which more is better."""
+        name = self.settings.best_metric
+        value = verdict.metrics[name]
+        return -math.inf if math.isnan(value) else -value if name in LOWER_IS_BETTER else value
+
+    def _save(self) -> None:
+        if self.folder is not None and self._saved != self.step:
+            self._saved = self.step
+            save_checkpoint(self.folder, self.step, self.state(), self.settings.keep_checkpoints)
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint holds."""
+        best = self.best
+        loss, right, frames = self.window
+        return {
+            "epoch": self.epoch,
+            "model_state_dict": self.model.state_dict(),
+            "optimizer_state_dict": self.optimizer.state_dict(),
+            "train_loss": loss / frames if frames else self.train_loss,
+            "train_acc": right / frames if frames else self.train_acc,
+            "reward_model": to_dict(self.model.config),
+            "step": self.step,
+            "seconds": self.seconds,
+            "window": list(self.window),
+            "validated": self._validated,
+            "best": {} if best is None else {"step": best.step, "score": best.score, "weights": best.weights},
+            "stale": self.stale,
+            "data": self.data,
+        }
+
+    def load(self, path: Path) -> None:
+        """Takes up a checkpoint. It must be of the same model and data."""
+        content = load_checkpoint(path, KEPT)
+        if content["data"] != self.data:
+            raise CheckpointError(
+                f"the checkpoint '{path}' was fitted to other data: episodes, frames or labels of the training split "
+                "have changed since. Put them back, or start anew."
+            )
+        load_weights(self.model, content["model_state_dict"], path)
+        try:
+            self.optimizer.load_state_dict(content["optimizer_state_dict"])
+        except (ValueError, KeyError) as error:
+            raise CheckpointError(f"the checkpoint '{path}' is of another optimizer or model: {error}") from error
+        self.step, self.seconds, self.stale = content["step"], content["seconds"], content["stale"]
+        self.train_loss, self.train_acc = content["train_loss"], content["train_acc"]
+        self.window, self._logged_at = list(content["window"]), content["seconds"]
+        best = content["best"]
+        self.best = Best(best["step"], best["score"], best["weights"]) if best else None
+        self._saved, self._validated = self.step, content["validated"]
+        for listener in self.listeners:
+            listener.on_resume(self.step)

@@ -1,0 +1,96 @@
+"""Which frames each step of a fit takes: a function of the step's number, so that there is no state to save."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+Rows = NDArray[np.int64]
+"""Which frames of a data set, (n,)."""
+
+
+def step_random(seed: int, step: int) -> np.random.Generator:
+    """Draws what reading the frames of one step leaves to chance."""
+    return np.random.default_rng([seed, 0, step])
+
+
+def step_seed(seed: int, step: int) -> int:
+    """Of what torch draws in one step: how pictures are varied, and what dropout leaves out."""
+    return int(np.random.default_rng([seed, 4, step]).integers(2**62))
+
+
+class Shuffles:
+    """Some rows in random order, then all of them again in another, without end.
+
+    Args:
+        rows: (n,), at least one.
+        seed: Of the orders.
+        stream: Sets it apart from others of the same seed.
+    """
+
+    def __init__(self, rows: Rows, seed: int, stream: int) -> None:
+        self.rows, self.seed, self.stream = rows, seed, stream
+        self._lap = lru_cache(2)(self._shuffle)
+
+    def take(self, start: int, stop: int) -> Rows:
+        """The rows at the places from `start` up to `stop`."""
+        parts = [np.zeros(0, np.int64)]
+        while start < stop:
+            lap, at = divmod(start, len(self.rows))
+            end = min(at + stop - start, len(self.rows))
+            parts.append(self._lap(lap)[at:end])
+            start += end - at
+        return np.concatenate(parts)
+
+    def _shuffle(self, lap: int) -> Rows:
+        return np.random.default_rng([self.seed, self.stream, lap]).permutation(self.rows)
+
+
+class BatchSampler:
+    """The rows of every step. An epoch takes as many frames as there are.
+
+    Every frame is taken before any of its class is taken again. With a share of successes, each batch has that share,
+    to within one frame.
+
+    Args:
+        labels: int8 (n,), 1 or 0 for what may be taken.
+        batch: Frames in a step; fewer where there are fewer.
+        seed: Of the order.
+        success_share: Share of successes among them; `None` takes all frames alike.
+
+    Attributes:
+        batch: Frames in a step.
+        steps_per_epoch: Steps in an epoch.
+    """
+
+    def __init__(self, labels: NDArray[np.int8], batch: int, seed: int, success_share: float | None = None) -> None:
+        failures, successes = (np.flatnonzero(labels == label).astype(np.int64) for label in (0, 1))
+        known = np.sort(np.concatenate([failures, successes]))
+        self.batch = min(batch, len(known))
+        self.steps_per_epoch = math.ceil(len(known) / self.batch)
+        self.share, self.seed = success_share, seed
+        if success_share is None:
+            self._streams = [Shuffles(known, seed, 1)]
+        else:
+            self._streams = [Shuffles(failures, seed, 1), Shuffles(successes, seed, 2)]
+
+    def __getitem__(self, step: int) -> Rows:
+        """The rows of one step, (batch,)."""
+        start, stop = step * self.batch, (step + 1) * self.batch
+        if self.share is None:
+            return self._streams[0].take(start, stop)
+        before, after = math.floor(start * self.share), math.floor(stop * self.share)
+        failures = self._streams[0].take(start - before, stop - after)
+        both = np.concatenate([failures, self._streams[1].take(before, after)])
+        # Mixed, so that a part of the batch has its share of successes too.
+        return np.random.default_rng([self.seed, 3, step]).permutation(both)
+
+
+def class_weights(labels: NDArray[np.int8], success_share: float) -> tuple[float, float]:
+    """Weights of failures and successes that give successes this share in the loss; their mean over frames is 1."""
+    successes, failures = int((labels == 1).sum()), int((labels == 0).sum())
+    total = successes + failures
+    return (1 - success_share) * total / failures, success_share * total / successes

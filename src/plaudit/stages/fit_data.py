@@ -1,0 +1,167 @@
+"""The data of a fit: found, copied to a store where its layout has no single frames, divided, and told about."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from plaudit.config.schema import FitConfig, FitDataConfig
+from plaudit.episodes import EpisodeStore
+from plaudit.episodes.episode import SUCCESS, UNKNOWN, Episode, EpisodeSource, Summary
+from plaudit.episodes.formats import load_episodes
+from plaudit.episodes.formats.base import FileSource
+from plaudit.episodes.manifests import load_splits
+from plaudit.episodes.split import TEST, Split, SplitSettings, split_episodes
+from plaudit.errors import ConfigError, DataError
+from plaudit.report.tables import show_table, track
+from plaudit.stages.data import home_of_splits
+
+logger = logging.getLogger("plaudit")
+
+GROUP = 16
+"""Episodes that are copied together."""
+
+
+def open_splits(config: FitConfig, cache: Path, *, quiet: bool = False) -> dict[str, Split]:
+    """The splits that a config names, of stores.
+
+    Args:
+        config: The config.
+        cache: Folder for copies of data sets in other layouts.
+        quiet: No progress bar.
+    """
+    keys = config.reward.training.data
+    splits = _divided(config, keys, cache, quiet)
+    if keys.test_path is None:
+        return splits
+    if TEST in splits:
+        logger.info("the test split is not used: reward.training.data.test_path names other episodes to test on.")
+    return {**splits, TEST: _whole(_as_store(load_episodes(keys.test_path), cache, quiet))}
+
+
+def _divided(config: FitConfig, keys: FitDataConfig, cache: Path, quiet: bool) -> dict[str, Split]:
+    """The splits of the data set: by its manifests, or made anew."""
+    if keys.splits is not None:
+        return _of_stores(load_splits(keys.splits), cache, quiet)
+    source = _source(config, keys)
+    _tell_notes(source)
+    home = home_of_splits(source)
+    if home.is_dir() and not keys.divides:
+        logger.info("splits: those in %s", home)
+        return _of_stores(load_splits(home), cache, quiet)
+    return split_episodes(_as_store(source, cache, quiet), _settings(keys))
+
+
+def _settings(keys: FitDataConfig) -> SplitSettings:
+    names = ("val_fraction", "test_fraction", "num_samples_per_episode", "fail_success_ratio")
+    given = {name: getattr(keys, name) for name in names if getattr(keys, name) is not None}
+    if keys.test_path is not None:
+        given = {"test_fraction": 0.0, **given}
+    try:
+        return SplitSettings(**given)
+    except ValueError as error:
+        raise ConfigError(f"reward.training.data.{error}.") from None
+
+
+def _source(config: FitConfig, keys: FitDataConfig) -> EpisodeSource:
+    """The data set that a config names, or the one that `plaudit collect` makes with the same recipe."""
+    if keys.positive_dir is not None and keys.negative_dir is not None:
+        from plaudit.episodes.formats.npy import NpyPair
+
+        return NpyPair(Path(keys.positive_dir), Path(keys.negative_dir))
+    if keys.path is not None:
+        return load_episodes(keys.path, keys.format)
+    made = config.reward.data_collection
+    if made.positive_dir is not None:
+        return _source(config, replace(keys, positive_dir=made.positive_dir, negative_dir=made.negative_dir))
+    place = Path(made.save_dir or Path("data") / config.runtime.exp_name)
+    if not place.exists():
+        raise DataError(
+            f"there is nothing at '{place}'. Name a data set (plaudit fit DATA, or reward.training.data.path), or make "
+            "one with plaudit collect."
+        )
+    return load_episodes(place, keys.format)
+
+
+def _tell_notes(source: EpisodeSource) -> None:
+    for note in source.notes:
+        logger.info("note on %s: %s.", source.path, note)
+
+
+def _whole(source: EpisodeSource) -> Split:
+    """All frames of a data set that have a label, as a split to test on."""
+    _tell_notes(source)
+    summaries = source.summaries()
+    rows = [np.flatnonzero(summary.labels != UNKNOWN).astype(np.int32) for summary in summaries]
+    return Split(TEST, source, np.arange(len(summaries)), summaries, rows, SplitSettings())
+
+
+def _of_stores(splits: Mapping[str, Split], cache: Path, quiet: bool) -> dict[str, Split]:
+    """The same splits, of stores."""
+    source = next(iter(splits.values())).source
+    store = _as_store(source, cache, quiet)
+    places = {summary.id: number for number, summary in enumerate(store.summaries())}
+    return {
+        name: replace(split, source=store, index=np.array([places[s.id] for s in split.summaries], np.int64))
+        for name, split in splits.items()
+    }
+
+
+def _as_store(source: EpisodeSource, cache: Path, quiet: bool) -> EpisodeStore:
+    """The data set itself if it is a store, else a copy in the cache: other layouts have no access to single frames."""
+    if isinstance(source, EpisodeStore):
+        return source
+    place = cache / "episodes" / _fingerprint(source)
+    done = place / "complete"
+    if not done.exists():
+        logger.info("'%s' (format %s) is copied to %s, once.", source.path, source.format, place)
+        store = EpisodeStore.create(place)
+        for group in _groups(track(source, "copying", quiet=quiet)):
+            store.add(group)
+        if len(store) != len(source):
+            raise DataError(f"{source.path}: two of its {len(source)} episodes have the same name; rename one file.")
+        done.touch()
+    return EpisodeStore(place)
+
+
+def _groups(episodes: Iterator[Episode]) -> Iterator[list[Episode]]:
+    while group := list(islice(episodes, GROUP)):
+        yield group
+
+
+def _fingerprint(source: EpisodeSource) -> str:
+    """Of the files of a data set: their names, sizes and times."""
+    places = [file for _, file in source.files] if isinstance(source, FileSource) else [source.path]
+    whole = hashlib.blake2b(source.format.encode(), digest_size=16)
+    for place in dict.fromkeys(places):
+        for file in sorted(place.rglob("*")) if place.is_dir() else [place]:
+            stat = file.stat()
+            whole.update(f"{file.resolve()} {stat.st_size} {stat.st_mtime_ns}\n".encode())
+    return whole.hexdigest()
+
+
+def tell_statistics(splits: Mapping[str, Split]) -> None:
+    """A table of what there is: episodes, frames and labels, of each split and its positive and negative episodes."""
+    rows = []
+    for name, split in splits.items():
+        pairs = list(zip(split.summaries, split.rows, strict=True))
+        for kind in (True, False):
+            some = [(summary, used) for summary, used in pairs if summary.positive == kind]
+            rows.append([f"{name}, {'positive' if kind else 'negative'}", *_numbers(some)])
+        rows.append([name, *_numbers(pairs)])
+    columns = ["episodes", "frames", "label=1", "label=0", "not used"]
+    show_table(["split", *columns], rows, right=columns)
+
+
+def _numbers(episodes: list[tuple[Summary, np.ndarray[tuple[int], np.dtype[np.int32]]]]) -> list[str]:
+    labels = np.concatenate([np.zeros(0, np.int8), *(summary.labels[used] for summary, used in episodes)])
+    every = sum(len(summary.labels) for summary, _ in episodes)
+    success = int((labels == SUCCESS).sum())
+    numbers = len(episodes), every, success, len(labels) - success, every - len(labels)
+    return [f"{number:,}" for number in numbers]

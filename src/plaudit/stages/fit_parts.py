@@ -1,0 +1,147 @@
+"""What a fit is made of, built from a config: data, model, and what the model reads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from plaudit.compute import keep_freed_memory, simulation_threads
+from plaudit.config.convert import to_dict
+from plaudit.config.schema import FitConfig
+from plaudit.episodes.split import TRAIN, VAL, Split
+from plaudit.errors import ConfigError, DataError, nearest
+from plaudit.report.tables import track
+from plaudit.stages.common import set_up
+from plaudit.stages.fit_data import open_splits, tell_statistics
+
+if TYPE_CHECKING:
+    import torch
+
+    from plaudit.episodes.dataset import FrameDataset
+    from plaudit.rewards.assess import Aim
+    from plaudit.rewards.config import RewardModelConfig
+    from plaudit.rewards.feeds import Feed
+    from plaudit.rewards.model import RewardModel
+
+
+@dataclass(frozen=True)
+class Parts:
+    """All that a fit is made of, before anything is written.
+
+    Attributes:
+        config: Complete: with the model's every key.
+        model: On its device.
+        data: The frames of each split, of the model's cameras.
+        cache: Folder for what later fits can use too.
+    """
+
+    config: FitConfig
+    model: RewardModel
+    data: dict[str, FrameDataset]
+    cache: Path
+
+    @property
+    def aim(self) -> Aim:
+        """What the threshold is chosen for."""
+        from plaudit.rewards.assess import Aim
+
+        reward = self.config.reward
+        return Aim(reward.training.target_false_positive_rate, reward.hold, reward.reward_mode)
+
+
+def build_parts(config: FitConfig, quiet: bool) -> Parts:
+    """Data first, and everything about it that could spoil the fit; then the model."""
+    from plaudit.rewards.preflight import check_splits
+
+    cache = _cache(config)
+    splits = open_splits(config, cache, quiet=quiet)
+    tell_statistics(splits)
+    check_splits(splits)
+    device = _device(config)
+    keep_freed_memory()
+    from plaudit.episodes.dataset import FrameDataset
+    from plaudit.rewards.model import build_reward_model
+
+    model_config = complete_model(config.reward.model, splits[TRAIN])
+    model = build_reward_model(model_config).to(device)
+    data = {name: FrameDataset(split, model.cameras) for name, split in splits.items()}
+    for name, frames in data.items():
+        _check_sizes(frames, model, name)
+    reward = replace(config.reward, model=to_dict(model_config))
+    return Parts(replace(config, reward=reward), model, data, cache)
+
+
+def complete_model(block: Mapping[str, Any], train: Split) -> RewardModelConfig:
+    """The model's config: what the block leaves open has the default model's values, or is as in the data."""
+    from plaudit.rewards.config import DEFAULT_MODEL
+    from plaudit.rewards.model import model_config
+
+    sizes = train.summaries[0].cameras
+    block = {**({} if "model_type" in block else DEFAULT_MODEL), "image_keys": sorted(sizes), **block}
+    for camera in block["image_keys"]:
+        if camera not in sizes:
+            raise DataError(
+                f"{train.source.path}: has no camera '{camera}', which reward.model.image_keys names."
+                f"{nearest(camera, sizes)}"
+            )
+    found = {sizes[camera] for camera in block["image_keys"]}
+    if len(found) > 1:
+        words = ", ".join(f"{camera} {sizes[camera][0]}×{sizes[camera][1]}" for camera in block["image_keys"])
+        raise DataError(
+            f"{train.source.path}: its cameras have different sizes ({words}), and a model has one for all. Choose "
+            "some with reward.model.image_keys, or collect with reward.data_collection.image_size."
+        )
+    return model_config({"image_size": [3, *found.pop()], **block})
+
+
+def _check_sizes(frames: FrameDataset, model: RewardModel, name: str) -> None:
+    for camera, size in frames.sizes.items():
+        if size != model.image_size:
+            (height, width), (ours, wide) = size, model.image_size
+            raise DataError(
+                f"{frames.source.path}: the frames of camera '{camera}' in the split '{name}' are {height}×{width} "
+                f"pixels, but reward.model.image_size is [3, {ours}, {wide}]. Leave that key out."
+            )
+
+
+def _device(config: FitConfig) -> torch.device:
+    import torch
+
+    keys = config.reward.training
+    device = set_up(config, simulation_threads(config.runtime.threads))
+    if device.type == "cuda" and keys.gpu_id >= torch.cuda.device_count():
+        raise ConfigError(
+            f"reward.training.gpu_id is {keys.gpu_id}, but there are {torch.cuda.device_count()} GPUs, counted from 0."
+        )
+    return torch.device("cuda", keys.gpu_id) if device.type == "cuda" else device
+
+
+def _cache(config: FitConfig) -> Path:
+    given = config.reward.training.cache_dir
+    if given is not None:
+        return Path(given).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "plaudit"
+
+
+def build_feeds(parts: Parts, quiet: bool) -> dict[str, Feed]:
+    """What the fit reads: features of a frozen encoder, else frames. Tests always see frames, as the model will."""
+    from plaudit.rewards.augment import Augment
+    from plaudit.rewards.cache import FeatureCache
+    from plaudit.rewards.feeds import FeatureFeed, FrameFeed
+
+    def show(items: Collection[int]) -> Iterator[int]:
+        return track(items, "encoding", quiet=quiet)
+
+    settings, model = parts.config.reward.training, parts.model
+    augment = Augment(settings.augment)
+    feeds: dict[str, Feed] = {name: FrameFeed(frames, augment) for name, frames in parts.data.items()}
+    if settings.feature_cache and model.config.freeze_encoder:
+        cache = FeatureCache(parts.cache / "features")
+        for name, views in ((TRAIN, settings.cache_views), (VAL, 1)):
+            frames = parts.data[name]
+            features = cache.features(model, frames, views=views, augment=augment, track=show)
+            feeds[name] = FeatureFeed(frames, features)
+    return feeds
