@@ -20,6 +20,7 @@ BENCHMARKS = {
     "ppo": "PPO, against Stable-Baselines3's",
     "frames": "random frames and bytes on disk, against a loader of whole .npy files",
     "collect": "collecting episodes, with and without the writer",
+    "fit": "fitting a head on a frozen encoder, against running the encoder in every epoch",
     "footprint": "memory of training, and time to start",
 }
 

@@ -36,6 +36,18 @@ class Calls(ModuleType):
         self.calls.append(("collect", config, quiet))
         return {}
 
+    def load_fit(self, recipe: str | None, overrides: list[str], config_file: Path | None, data: Path | None) -> str:
+        self.calls.append(("load_fit", recipe, overrides, config_file, data))
+        return "config"
+
+    def fit(self, config: Any, *, quiet: bool) -> dict[str, Any]:
+        self.calls.append(("fit", config, quiet))
+        return {}
+
+    def resume_fit(self, run: Path, overrides: list[str], quiet: bool) -> dict[str, Any]:
+        self.calls.append(("resume_fit", run, overrides, quiet))
+        return {}
+
     def resume(self, run: Path, overrides: list[str], quiet: bool) -> dict[str, Any]:
         self.calls.append(("resume", run, overrides, quiet))
         return {}
@@ -79,7 +91,7 @@ def test_help_fits_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["collect", "train", "eval", "convert", "process", "doctor", "envs", "recipes", "bench"]
+    "command", ["collect", "fit", "train", "eval", "convert", "process", "doctor", "envs", "recipes", "bench"]
 )
 def test_every_command_has_help_and_json(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, "--help"]) == 0
@@ -90,6 +102,26 @@ def test_every_command_has_help_and_json(command: str, capsys: pytest.CaptureFix
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"plaudit {plaudit.__version__}\n"
+
+
+def test_fit_takes_data_or_a_recipe(stages: Calls, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    for words, loaded in (
+        ([str(data), "a=1"], (None, ["a=1"], None, data)),
+        (["push_cube", "a=1"], ("push_cube", ["a=1"], None, None)),
+        (["push_cube", "--data", str(data)], ("push_cube", [], None, data)),
+        ([str(tmp_path / "mine.yaml")], (str(tmp_path / "mine.yaml"), [], None, None)),
+        (["--config", "f.json", "a=1"], (None, ["a=1"], Path("f.json"), None)),
+    ):
+        stages.calls.clear()
+        assert main(["fit", *words, "--quiet"]) == 0
+        assert stages.calls == [("load_fit", *loaded), ("fit", "config", True)]
+    stages.calls.clear()
+    assert main(["fit", "--resume", "outputs/x", "a=1"]) == 0
+    assert stages.calls == [("resume_fit", Path("outputs/x"), ["a=1"], False)]
+    assert main(["fit", str(data), "--resume", "outputs/x"]) == 2
+    assert "leave out the data" in capsys.readouterr().err
 
 
 def test_train_json_goes_last_on_stdout_and_the_rest_to_stderr(

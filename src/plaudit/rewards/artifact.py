@@ -157,7 +157,7 @@ class RewardArtifact:
         path = Path(path)
         if path.is_file() and (path.parent / DOCUMENT).exists():
             path = path.parent
-        for folder in (path, path / BEST, path / "checkpoints" / BEST):
+        for folder in (path, path / BEST):
             if (folder / DOCUMENT).exists() or (folder / WEIGHTS).exists():
                 artifact = cls._read(folder)
                 artifact.check_against(given or {})

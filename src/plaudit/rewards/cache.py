@@ -32,7 +32,11 @@ from plaudit.rewards.model import RewardModel
 logger = logging.getLogger("plaudit")
 
 VERSION = 1
-BATCH = 256
+"""Of what the features are and how they are varied."""
+
+BATCH = 64
+"""Frames that are encoded together."""
+
 LARGEST = 65504.0
 """The largest float16."""
 

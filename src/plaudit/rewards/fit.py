@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from plaudit.errors import CheckpointError, NonFiniteError
 from plaudit.rewards.assess import Aim, Verdict, judge
 from plaudit.rewards.checkpoints import load_checkpoint, save_checkpoint
 from plaudit.rewards.feeds import Batch, Feed, moved, parts, read_ahead
+from plaudit.rewards.listener import Listener
 from plaudit.rewards.model import RewardModel
 from plaudit.rewards.optim import build_optimizer, lr_factor
 from plaudit.rewards.pretrained import load_weights
@@ -57,25 +58,6 @@ KEPT: dict[str, type] = {
     "data": str,
 }
 """What a checkpoint holds: seed 001's keys first."""
-
-
-class Listener(Protocol):
-    """Is told what happens in a fit."""
-
-    def on_start(self, step: int, total_steps: int) -> None:
-        """Training begins, or goes on, at a step."""
-
-    def on_resume(self, step: int) -> None:
-        """A checkpoint was loaded."""
-
-    def on_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Some steps are over; the names begin with `train/`."""
-
-    def on_eval(self, step: int, metrics: Mapping[str, float]) -> None:
-        """A validation is over; the names begin with `val/`."""
-
-    def close(self) -> None:
-        """Training is over."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +113,8 @@ class Fit:
         self.aim, self.seed, self.folder, self.data = aim or Aim(), seed, folder, data
         self.listeners, self.stop = listeners, stop
         self.device = next(model.parameters()).device
-        self.optimizer = build_optimizer(model.trainable(), settings.optim)
+        self.parameters = model.trainable()
+        self.optimizer = build_optimizer(self.parameters, settings.optim)
         labels = train.dataset.labels
         share = settings.success_share if settings.balance == "sampler" else None
         self.sampler = BatchSampler(labels, settings.global_batch_size, seed, share)
@@ -206,9 +189,9 @@ class Fit:
 
     def _learn(self, batch: Batch) -> None:
         """One step of the optimizer, on the mean loss of a batch, taken a part at a time."""
-        torch.manual_seed(step_seed(self.seed, self.step))  # For dropout.
-        random = torch.Generator().manual_seed(step_seed(self.seed, self.step))
-        self.model.train()
+        random = self._random()
+        if not self.model.training:  # It walks through all modules, which takes as long as a small head does.
+            self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
         for part in parts(batch, self.settings.micro_batch_size or len(batch.rows)):
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.settings.precision == "bf16"):
@@ -220,9 +203,18 @@ class Fit:
             sums = float(loss.detach()) * len(batch.rows), float(right.sum()), float(len(part.rows))
             self.window = [total + new for total, new in zip(self.window, sums, strict=True)]
         if self.settings.optim.clip_grad:
-            torch.nn.utils.clip_grad_norm_(self.model.trainable(), self.settings.optim.clip_grad)
+            torch.nn.utils.clip_grad_norm_(self.parameters, self.settings.optim.clip_grad)
         self._set_lr()
         self.optimizer.step()
+
+    def _random(self) -> torch.Generator:
+        """Draws how the pictures of this step are varied. The generator that dropout draws from begins anew too."""
+        seed = step_seed(self.seed, self.step)
+        if self.device.type == "cuda":
+            torch.cuda.manual_seed(seed)
+        else:  # Not torch.manual_seed, which also reaches for GPUs that are not there, and takes a millisecond.
+            torch.default_generator.manual_seed(seed)
+        return torch.Generator().manual_seed(seed)
 
     def _loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Binary cross entropy of logits (n, heads), the mean over frames and heads; every head learns for itself."""

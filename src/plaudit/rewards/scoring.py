@@ -9,7 +9,8 @@ from plaudit.rewards.feeds import Feed, moved, read_ahead
 from plaudit.rewards.model import RewardModel
 from plaudit.rewards.scores import Scores
 
-BATCH = 256
+BATCH = 64
+"""Frames that are scored together: enough for a CPU, and little memory with a large encoder."""
 
 
 def score(model: RewardModel, feed: Feed) -> Scores:

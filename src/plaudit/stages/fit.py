@@ -19,7 +19,7 @@ from plaudit.stages.fit_parts import Parts, build_feeds, build_parts
 from plaudit.stages.fit_results import finish, visualise
 
 if TYPE_CHECKING:
-    from plaudit.rewards.fit import Listener
+    from plaudit.rewards.listener import Listener
     from plaudit.rl.run import RunFolder
 
 logger = logging.getLogger("plaudit")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from plaudit.compute import keep_freed_memory, simulation_threads
 from plaudit.config.convert import to_dict
-from plaudit.config.schema import FitConfig
+from plaudit.config.schema import FitConfig, TrainingConfig
 from plaudit.episodes.split import TRAIN, VAL, Split
 from plaudit.errors import ConfigError, DataError, nearest
 from plaudit.report.tables import track
@@ -70,8 +70,18 @@ def build_parts(config: FitConfig, quiet: bool) -> Parts:
     data = {name: FrameDataset(split, model.cameras) for name, split in splits.items()}
     for name, frames in data.items():
         _check_sizes(frames, model, name)
-    reward = replace(config.reward, model=to_dict(model_config))
+    reward = replace(
+        config.reward, model=to_dict(model_config), training=_with_precision(config.reward.training, device)
+    )
     return Parts(replace(config, reward=reward), model, data, cache)
+
+
+def _with_precision(settings: TrainingConfig, device: torch.device) -> TrainingConfig:
+    """The settings with bf16 only where this machine has it."""
+    from plaudit.rewards.precision import bf16_works
+
+    wanted = settings.precision == "bf16" and bf16_works(device.type)
+    return replace(settings, precision="bf16" if wanted else "f32")
 
 
 def complete_model(block: Mapping[str, Any], train: Split) -> RewardModelConfig:

@@ -1,0 +1,69 @@
+"""One file with the weights: loads with the threshold it was given, and says what is wrong with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fit_samples import small_model
+from score_samples import make_scores
+
+from plaudit.config.convert import to_dict
+from plaudit.errors import CheckpointError
+from plaudit.rewards.artifact import RewardArtifact
+from plaudit.rewards.calibration import Calibration
+from plaudit.rewards.single_file import load_single, save_single
+from plaudit.rewards.threshold import pick_threshold
+
+CALIBRATION = Calibration(1.5, -0.25)
+CHOICE = pick_threshold(make_scores(([-2, 1, 3], [0, 0, 1]), ([-1, 0, 2], [0, 1, 1])), CALIBRATION, 0.1)
+
+
+def state() -> dict[str, Any]:
+    model = small_model()
+    seed_001 = {"epoch": 3, "optimizer_state_dict": {}, "train_loss": 0.1, "train_acc": 0.9}
+    return {**seed_001, "model_state_dict": model.state_dict(), "reward_model": to_dict(model.config)}
+
+
+def test_it_is_the_same_model_again(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoints" / "reward_model.pt"
+    save_single(path, state(), CALIBRATION, CHOICE)
+    artifact = RewardArtifact.load(path, {"width": 8})
+    assert artifact.calibration == CALIBRATION and artifact.choice == CHOICE and artifact.path == path
+    frames = torch.randint(0, 256, (2, 20, 20, 3), dtype=torch.uint8)
+    assert torch.equal(artifact.model()(frames), small_model().eval()(frames))
+    with pytest.raises(CheckpointError, match="width is 16 in the config, but 8"):
+        RewardArtifact.load(path, {"width": 16})
+
+
+def test_a_checkpoint_of_a_fit_has_no_threshold_yet(tmp_path: Path) -> None:
+    path = tmp_path / "step_7" / "checkpoint.pt"
+    path.parent.mkdir()
+    torch.save(state(), path)
+    for place in (path, tmp_path):
+        artifact = RewardArtifact.load(place)
+        assert artifact.choice is None and artifact.decision.threshold == 0.5
+
+
+def test_files_of_others_are_left_to_others(tmp_path: Path) -> None:
+    torch.save({"model_state_dict": {"encoders.x": torch.ones(1)}}, tmp_path / "theirs.pt")
+    assert load_single(tmp_path / "theirs.pt") is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("reward_model", {"model_type": "none"}, "unknown reward model 'none'"),
+        ("calibration", {"temperatur": 1.0}, "calibration.temperatur: unknown key"),
+        ("threshold", {"value": 0.5}, "threshold.hold: missing"),
+        ("model_state_dict", {"w": torch.tensor([float("nan")])}, "NaN"),
+    ],
+)
+def test_what_is_wrong_names_the_file(tmp_path: Path, key: str, value: Any, message: str) -> None:
+    path = tmp_path / "mine.pt"
+    torch.save({**state(), key: value}, path)
+    with pytest.raises(CheckpointError, match=message) as error:
+        load_single(path)
+    assert str(path) in str(error.value)
