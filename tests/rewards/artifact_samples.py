@@ -16,6 +16,8 @@ from plaudit.rewards.calibration import Calibration
 from plaudit.rewards.model import RewardModel, build_reward_model
 from plaudit.rewards.threshold import pick_threshold
 
+torch.set_num_threads(1)
+
 SIZE = (16, 24)
 MODEL: dict[str, Any] = {
     "width": 8,

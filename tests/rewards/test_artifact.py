@@ -240,7 +240,7 @@ def test_no_threshold_without_scores(tmp_path: Path) -> None:
     artifact = make_artifact(tmp_path / "a", validation=None, test=None, choice=None)
     assert RewardArtifact.load(tmp_path / "a").decision == Decision(threshold=0.5)
     assert (artifact.measured_on, artifact.metrics) == ("", {})
-    with pytest.raises(DataError, match="without validation scores.*reward_threshold"):
+    with pytest.raises(DataError, match=r"without validation scores.*reward_threshold"):
         artifact.rechoose(0.02)
 
 
@@ -270,10 +270,10 @@ def test_cameras_that_do_not_fit_are_named(whole: Path) -> None:
     artifact = RewardArtifact.load(whole)
     artifact.check_against({}, cameras={"wrist_camera": (64, 64), "base_camera": (16, 24)})
     with pytest.raises(
-        CheckpointError, match="image_keys: .*needs the camera 'base_camera', but there is wrist_camera"
+        CheckpointError, match=r"image_keys: .*needs the camera 'base_camera', but there is wrist_camera"
     ):
         artifact.check_against({}, cameras={"wrist_camera": (16, 24)})
-    with pytest.raises(CheckpointError, match="image_size: camera 'base_camera' has 24×16 pixels.*takes 16×24"):
+    with pytest.raises(CheckpointError, match=r"image_size: camera 'base_camera' has 24×16 pixels.*takes 16×24"):
         artifact.check_against({}, cameras={"base_camera": (24, 16)})
 
 
@@ -284,7 +284,7 @@ def test_the_folder_of_a_fit_and_files_in_an_artifact_lead_to_it(whole: Path) ->
 
 
 def test_nothing_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="no reward artifact and no checkpoint at .*nowhere"):
+    with pytest.raises(CheckpointError, match=r"no reward artifact and no checkpoint at .*nowhere"):
         RewardArtifact.load(tmp_path / "nowhere")
     with pytest.raises(CheckpointError, match="no checkpoint in the folder"):
         RewardArtifact.load(tmp_path)
