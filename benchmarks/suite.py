@@ -21,6 +21,7 @@ BENCHMARKS = {
     "frames": "random frames and bytes on disk, against a loader of whole .npy files",
     "collect": "collecting episodes, with and without the writer",
     "fit": "fitting a head on a frozen encoder, against running the encoder in every epoch",
+    "engine": "scored images/s, against eager torch",
     "footprint": "memory of training, and time to start",
 }
 

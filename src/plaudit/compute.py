@@ -26,6 +26,16 @@ def simulation_threads(requested: int = 0) -> int:
     return requested if requested > 0 else cores()
 
 
+def fit_threads(requested: int = 0, *, head_only: bool = False) -> int:
+    """Threads of torch in a fit: what was asked for, or every core. A head alone is too small to share: one."""
+    return 1 if head_only else requested if requested > 0 else cores()
+
+
+def scoring_threads(requested: int = 0) -> int:
+    """Threads of ONNX Runtime: what was asked for, or every core. They sleep while the simulator has its turn."""
+    return requested if requested > 0 else cores()
+
+
 def claim_threads(count: int = 1) -> None:
     """Gives torch its share. Called once by whoever starts a run, before the first tensor."""
     import torch

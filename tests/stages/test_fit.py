@@ -103,6 +103,11 @@ def test_a_fit_goes_on_exactly_from_any_checkpoint(here: Path, capsys: pytest.Ca
     _, whole, _ = run(capsys, "fit", "data", *SMALL, *changes, "--quiet")
     code, result, _ = run(capsys, "fit", "--resume", "mine/step_8/checkpoint.pt", "--quiet")
     assert code == 0 and result["artifact_id"] == whole["artifact_id"] and result["steps"] == whole["steps"] > 8
+    last = saved_checkpoints(here / "mine")[-1]
+    last.write_bytes(last.read_bytes()[:5000])
+    code, result, _ = run(capsys, "fit", "--resume", "mine", "--quiet")
+    assert code == 1 and "step_24/checkpoint.pt' is damaged" in result["error"]
+    assert "plaudit fit --resume" in result["error"] and result["error"].endswith("step_20/checkpoint.pt")
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

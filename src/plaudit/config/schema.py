@@ -303,7 +303,7 @@ class TrainingConfig:
     micro_batch_size: int | None = None  # Frames that go through the network together; null: all of a step.
     balance: Literal["sampler", "weight", "none"] = "sampler"  # Classes by lot, by their weight in the loss, as is.
     success_share: float = 0.5  # Share of successes in what the sampler draws, or in the weighted loss.
-    log_interval: int = 50  # Steps between logged losses.
+    log_interval: int = 20  # Steps between logged losses.
     val_check_interval: int | None = None  # Steps between validations; null: once an epoch.
     best_metric: BestMetric = "log_loss"  # What picks the best weights, on the validation split.
     patience: int = 0  # Validations in a row without a better best_metric, after which training ends; 0 never.

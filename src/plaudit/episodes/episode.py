@@ -91,9 +91,9 @@ class Episode:
         """
         place = f"{where}: " if where else ""
 
-        def need(ok: bool, part: str, why: str) -> None:
+        def need(ok: bool, part: str, why: str, *values: object) -> None:
             if not ok:
-                raise DataError(f"{place}episode '{self.id}': {part} {why}.")
+                raise DataError(f"{place}episode '{self.id}': {part} {why.format(*values) if values else why}.")
 
         need(bool(self.id) and not set(self.id) & set("/\\\0") and not self.id.startswith("."), "id", "is not a name")
         need(bool(self.frames), "frames", "has no camera")
@@ -102,7 +102,7 @@ class Episode:
         for camera, pixels in self.frames.items():
             shape = pixels.shape
             fits = pixels.dtype == np.uint8 and len(shape) == 4 and shape[3] == 3 and min(shape) > 0
-            need(fits, f"frames['{camera}']", f"must be uint8 (n, H, W, 3), not {pixels.dtype} {shape}")
+            need(fits, f"frames['{camera}']", "must be uint8 (n, H, W, 3), not {} {}", pixels.dtype, shape)
             need(shape[0] == count, f"frames['{camera}']", f"has {shape[0]} frames, but there are {count} labels")
         for name, values in {"labels": self.labels, **self.flags}.items():
             need(values.dtype == np.int8 and values.shape == (count,), name, f"must be int8 ({count},)")
@@ -121,7 +121,8 @@ class Episode:
         ):
             value = getattr(self, name)
             if value is not None:
-                need(value.dtype == kind, name, f"must be {np.dtype(kind)}, not {value.dtype}")
+                # A dtype's name takes longer to make than all the rest of this takes to check.
+                need(value.dtype == kind, name, "must be {}, not {}", np.dtype(kind), value.dtype)
                 dims = 2 if name in ("state", "actions") else 1
                 fits = value.ndim == dims and len(value) in lengths
                 need(fits, name, f"has shape {value.shape}, but the episode has {steps} steps")

@@ -9,8 +9,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from plaudit.rewards.artifact import RewardArtifact
     from plaudit.rewards.classifiers import BinaryRewardClassifier, ResNetRewardModel
     from plaudit.rewards.config import BinaryClassifierConfig, ResNetRewardConfig, RewardModelConfig
+    from plaudit.rewards.engine import RewardEngine
     from plaudit.rewards.foreign import load_foreign
     from plaudit.rewards.model import REWARD_MODELS, RewardModel, build_reward_model, register_reward_model
 
@@ -20,6 +22,8 @@ __all__ = [
     "BinaryRewardClassifier",
     "ResNetRewardConfig",
     "ResNetRewardModel",
+    "RewardArtifact",
+    "RewardEngine",
     "RewardModel",
     "RewardModelConfig",
     "build_reward_model",
@@ -33,6 +37,8 @@ _HOMES = {
     "REWARD_MODELS": "model",
     "ResNetRewardConfig": "config",
     "ResNetRewardModel": "classifiers",
+    "RewardArtifact": "artifact",
+    "RewardEngine": "engine",
     "RewardModel": "model",
     "RewardModelConfig": "config",
     "build_reward_model": "model",

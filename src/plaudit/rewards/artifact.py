@@ -84,7 +84,7 @@ class RewardArtifact:
         measured_on: The split that the metrics are from, `test` or `validation`; empty where there are none.
         metrics: At the chosen threshold, as `evaluate` gives them.
         versions: Of the programs that made it.
-        path: Its folder, or for a model of others its file; `None` where it was not written yet.
+        path: The folder, or for a model of others the file, that it was read from or written to; `None` before that.
     """
 
     config: RewardModelConfig
@@ -262,7 +262,7 @@ class RewardArtifact:
             hold=self.decision.hold if hold is None else hold,
             mode=mode or self.decision.mode,
         )
-        return replace(self, choice=choice, path=None)._measured()
+        return replace(self, choice=choice)._measured()
 
     def _measured(self) -> RewardArtifact:
         """Itself with the metrics of its scores."""

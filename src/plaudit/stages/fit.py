@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from plaudit.compute import claim_threads, fit_threads
 from plaudit.config.convert import to_dict
 from plaudit.config.load import save_config
 from plaudit.config.schema import FitConfig
@@ -19,6 +21,8 @@ from plaudit.stages.fit_parts import Parts, build_feeds, build_parts
 from plaudit.stages.fit_results import finish, visualise
 
 if TYPE_CHECKING:
+    from plaudit.rewards.feeds import Feed
+    from plaudit.rewards.fit import Fit
     from plaudit.rewards.listener import Listener
     from plaudit.rl.run import RunFolder
 
@@ -67,32 +71,15 @@ def _new_folder(config: FitConfig) -> RunFolder:
 
 def _fit(parts: Parts, run: RunFolder, checkpoint: Path | None, quiet: bool) -> dict[str, Any]:
     """Trains, judges, tests, and says where things are."""
-    from plaudit.rewards.fingerprints import of_members
-    from plaudit.rewards.fit import Fit
-    from plaudit.rl.guard import Interrupt
-
     config, started = parts.config, time.perf_counter()
     save_config(config, run.path / "config.yaml", "fit")
     logger.info("run folder: %s", run.path)
+    if config.reward.training.max_seconds is not None:
+        logger.info("max_seconds goes by the clock, so this fit cannot be repeated or resumed exactly.")
     if config.reward.training.visualize_positive:
         visualise(parts)
     feeds = build_feeds(parts, quiet)
-    with Interrupt() as interrupt:
-        work = Fit(
-            parts.model,
-            feeds[TRAIN],
-            feeds[VAL],
-            config.reward.training,
-            aim=parts.aim,
-            seed=config.runtime.seed,
-            folder=run.path,
-            data=of_members(parts.data[TRAIN]),
-            listeners=_listeners(config, run, quiet),
-            stop=lambda: interrupt.asked,
-        )
-        if checkpoint is not None:
-            work.load(checkpoint)
-        work.run()
+    work = _train(parts, run, checkpoint, feeds, quiet)
     result = {
         "run": str(run.path),
         "steps": work.step,
@@ -106,6 +93,55 @@ def _fit(parts: Parts, run: RunFolder, checkpoint: Path | None, quiet: bool) -> 
     else:
         result |= finish(parts, work, feeds, run.path)
     return {**result, "seconds": time.perf_counter() - started, "versions": versions()}
+
+
+def _train(parts: Parts, run: RunFolder, checkpoint: Path | None, feeds: dict[str, Feed], quiet: bool) -> Fit:
+    """The fit itself, from the start or from a checkpoint; the first Ctrl-C ends it in good order."""
+    from plaudit.rewards.feeds import FeatureFeed
+    from plaudit.rewards.fingerprints import of_members
+    from plaudit.rewards.fit import Fit
+    from plaudit.rl.guard import Interrupt
+
+    config = parts.config
+    with Interrupt() as interrupt, _threads(config, head_only=isinstance(feeds[TRAIN], FeatureFeed)):
+        work = Fit(
+            parts.model,
+            feeds[TRAIN],
+            feeds[VAL],
+            config.reward.training,
+            aim=parts.aim,
+            seed=config.runtime.seed,
+            folder=run.path,
+            data=of_members(parts.data[TRAIN]),
+            listeners=_listeners(config, run, quiet),
+            stop=lambda: interrupt.asked,
+        )
+        if checkpoint is not None:
+            _load(work, checkpoint, run.path)
+        work.run()
+    return work
+
+
+def _load(work: Fit, checkpoint: Path, folder: Path) -> None:
+    """Takes up a checkpoint; where it cannot be, the error names the one before it."""
+    from plaudit.rewards.checkpoints import saved_checkpoints
+
+    try:
+        work.load(checkpoint)
+    except CheckpointError as error:
+        others = [path for path in saved_checkpoints(folder) if path.resolve() != checkpoint.resolve()]
+        hint = f" There is an earlier one: plaudit fit --resume {others[-1]}" if others else ""
+        raise CheckpointError(f"{error}{hint}") from error
+
+
+@contextmanager
+def _threads(config: FitConfig, head_only: bool) -> Iterator[None]:
+    """Torch's share of the cores while a fit trains, and all of them again afterwards."""
+    claim_threads(fit_threads(config.runtime.threads, head_only=head_only))
+    try:
+        yield
+    finally:
+        claim_threads(fit_threads(config.runtime.threads))
 
 
 def _listeners(config: FitConfig, run: RunFolder, quiet: bool) -> list[Listener]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plaudit.compute import keep_freed_memory, simulation_threads
+from plaudit.compute import fit_threads, keep_freed_memory
 from plaudit.config.convert import to_dict
 from plaudit.config.schema import FitConfig, TrainingConfig
 from plaudit.episodes.split import TRAIN, VAL, Split
@@ -121,7 +120,7 @@ def _device(config: FitConfig) -> torch.device:
     import torch
 
     keys = config.reward.training
-    device = set_up(config, simulation_threads(config.runtime.threads))
+    device = set_up(config, fit_threads(config.runtime.threads))
     if device.type == "cuda" and keys.gpu_id >= torch.cuda.device_count():
         raise ConfigError(
             f"reward.training.gpu_id is {keys.gpu_id}, but there are {torch.cuda.device_count()} GPUs, counted from 0."
@@ -130,10 +129,10 @@ def _device(config: FitConfig) -> torch.device:
 
 
 def _cache(config: FitConfig) -> Path:
+    from plaudit.rewards.graph_cache import user_cache
+
     given = config.reward.training.cache_dir
-    if given is not None:
-        return Path(given).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "plaudit"
+    return user_cache() if given is None else Path(given).expanduser()
 
 
 def build_feeds(parts: Parts, quiet: bool) -> dict[str, Feed]:
