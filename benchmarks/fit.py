@@ -51,7 +51,7 @@ def fit(folder: Path, name: str, *words: str) -> tuple[float, dict[str, Any]]:
 
 def benchmark(quick: bool) -> list[Row]:
     """Collects, then fits four times."""
-    each, epochs = (30, 10) if quick else (120, EPOCHS)
+    each, epochs = (30, 10) if quick else (80, EPOCHS)
     wait_quietly()
     length = f"{TRAINING}.num_epochs={epochs}"
     with tempfile.TemporaryDirectory(prefix="plaudit-bench-") as name, contextlib.redirect_stdout(io.StringIO()):
