@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from plaudit.episodes.actors import LONGEST_BURST, Act, Actor, Crew, uniform
+from plaudit.episodes.actors import LONGEST_BURST, LONGEST_OVERRUN, Act, Actor, Crew, uniform
 from plaudit.errors import ConfigError
 
 
@@ -92,6 +92,39 @@ def test_bursts_hold_one_random_action_for_a_while() -> None:
     for env in range(20):
         runs = np.split(actions[:, env], 1 + np.flatnonzero((actions[1:, env] != actions[:-1, env]).any(-1)))
         assert max(len(run) for run in runs if (run[0] != 4.0).any()) <= LONGEST_BURST
+
+
+def test_overruns_hold_on_to_an_action_for_a_while_in_a_share_of_the_episodes() -> None:
+    steps = iter(range(100))
+
+    def rising(obs: Any) -> torch.Tensor:
+        return torch.full((200, 3), 0.1 * next(steps))
+
+    actions = play(Crew([Actor("x", rising, overruns=0.5)], an_env(), 0), 20)[:, :, 0]
+    held = (actions[1:] == actions[:-1]).sum(0)
+    assert 0.35 < (held > 0).float().mean() < 0.65
+    assert held.max() <= round(LONGEST_OVERRUN * 20) - 1
+    late = actions[:, held > 0]
+    assert (late <= 0.1 * torch.arange(20)[:, None] + 1e-6).all()  # It hangs on to what was, and then catches up.
+
+
+def test_a_misled_actor_is_told_where_it_believes_the_goal_to_be() -> None:
+    told = []
+
+    def misled(offset: np.ndarray[Any, Any]) -> torch.Tensor:
+        told.append(offset.copy())
+        return torch.full((200, 3), 3.0)
+
+    crew = Crew([Actor("a", always(1.0)), Actor("b", always(1.0), misaim=0.2, misled=misled)], an_env(), 0)
+    actions = play(crew, 2)
+    wrong = crew.turn == 1
+    assert (actions[:, wrong] == 3.0).all() and (actions[:, ~wrong] == 1.0).all()
+    far = np.linalg.norm(told[0], axis=1)
+    assert (far[~wrong] == 0).all() and far[wrong].max() <= 0.2 and far[wrong].mean() == pytest.approx(0.1, rel=0.2)
+    assert (told[0] == told[1]).all()
+    crew.begin(np.arange(200))
+    play(crew, 1)
+    assert not (told[2] == told[0]).all()
 
 
 def test_the_same_seed_does_the_same() -> None:

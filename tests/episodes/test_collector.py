@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from samples import assert_same
 from scripted import Scripted, check_episode
 
 from plaudit.envs.registry import build_env
@@ -173,7 +174,28 @@ def test_a_wrapped_task_is_an_env_too(tmp_path: Path, check: Callable[[Make], No
     assert writer.counts.episodes and not writer.counts.unknown_frames
 
 
-def test_a_resumed_run_stores_nothing_twice_and_nothing_without_its_beginning(tmp_path: Path) -> None:
+@pytest.mark.parametrize("frames", [None, 2])
+def test_a_resumed_run_stores_the_same_episodes_once(tmp_path: Path, frames: int | None) -> None:
+    def made(name: str) -> Made:
+        return Made(tmp_path / name, Scripted(LENGTHS, WINS, snapshots=True), frames_per_episode=frames)
+
+    whole = made("whole").run(30)
+    broken = made("broken")
+    broken.env.reset(0)
+    for _ in range(10):
+        broken.env.step(torch.zeros(4, 2))
+    checkpoint = broken.env.state_dict()
+    assert len(broken.store) == broken.writer.counts.episodes > 0  # Nothing waits that would be lost by a kill now.
+    resumed = made("broken")
+    resumed.env.reset(5)
+    resumed.env.load_state_dict(checkpoint)
+    stored = resumed.run(20, seed=None)
+    assert stored.keys() == whole.keys() and len(stored) > len(broken.store)
+    for id, episode in stored.items():
+        assert_same(episode, whole[id])
+
+
+def test_without_snapshots_nothing_is_stored_twice_and_nothing_without_its_beginning(tmp_path: Path) -> None:
     whole = Made(tmp_path / "whole").run(30)
     broken = Made(tmp_path / "broken")
     broken.run(10)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from plaudit.episodes.sampling import Selection, importance
+from plaudit.episodes.sampling import Selection, importance, is_whole
 
 
 def selected(labels: list[int], count: int | None, id: str = "a") -> list[int]:
@@ -65,3 +65,9 @@ def test_few_are_ever_held(count: int) -> None:
     for instant in range(100):
         selection.offer(instant, 1.0, lambda instant=instant: instant)
         assert len(selection.pictures()) <= count
+
+
+def test_a_share_of_the_episodes_is_whole() -> None:
+    names = [f"PushCube-s0-w0-e{i}" for i in range(2000)]
+    assert 0.27 < np.mean([is_whole(name, 0.3) for name in names]) < 0.33
+    assert not any(is_whole(name, 0.0) for name in names) and all(is_whole(name, 1.0) for name in names)

@@ -56,6 +56,16 @@ def test_shares_are_exact_for_each_kind() -> None:
     assert counts(names, "n") == {"train": 28, "val": 6, "test": 6}
 
 
+def test_whole_episodes_are_held_back_first() -> None:
+    some = [dataclasses.replace(summary, whole=i % 4 == 0) for i, summary in enumerate(summaries_of(100, 40))]
+    names = assign(some, SplitSettings(val_fraction=0.1, test_fraction=0.1), {}, "here")
+    whole = {summary.id for summary in some if summary.whole}
+    assert {id for id, name in names.items() if name != "train"} < whole
+    names = assign(some, SplitSettings(), {}, "here")
+    assert counts(names, "p") == {"train": 70, "val": 15, "test": 15}
+    assert whole < {id for id, name in names.items() if name != "train"}
+
+
 def test_the_same_seed_gives_the_same_split_and_another_one_another() -> None:
     some = summaries_of(50, 50)
     first = assign(some, SplitSettings(), {}, "")

@@ -9,6 +9,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from plaudit.config.guards import parse_guard
+
 REQUIRED: Any = "???"
 """Default of a key that the user must give (Hydra's and OmegaConf's spelling)."""
 
@@ -22,10 +24,14 @@ Metric: TypeAlias = Literal[
     "length",
     "success_once",
     "success_at_end",
+    "model_success_once",
+    "model_success_at_end",
     "eval/return",
     "eval/length",
     "eval/success_once",
     "eval/success_at_end",
+    "eval/model_success_once",
+    "eval/model_success_at_end",
 ]
 """What `runtime.best_metric` may be; the prefix is the one that logs show."""
 
@@ -51,11 +57,12 @@ class RuntimeConfig:
     eval_episodes: int = 256  # Episodes of one evaluation, spread evenly over the evaluation envs.
     save_freq: int = 50_000  # Env steps between numbered checkpoints; `latest` is written with each of them.
     keep_checkpoints: int = 5  # Numbered checkpoints kept; older ones are deleted. 0 keeps all.
-    best_metric: Metric = "auto"  # Evaluation metric that picks `best`; auto: the task's headline success, else return.
+    best_metric: Metric = "auto"  # Evaluation metric that picks `best`; auto: the headline success, else return.
     stop_at: float | None = None  # Stop early once an evaluation's best_metric reaches this.
     video_episodes: int = 4  # Episodes filmed after the last evaluation; 0 for none.
     threads: int = 0  # CPU threads for simulation and rendering; 0 takes every core.
     imports: tuple[str, ...] = ()  # Python modules to import first: those that register your own envs or algorithms.
+    resume: str | None = None  # A run or checkpoint whose policy this run starts from; --resume goes on with a run.
     use_wandb: bool = False  # Also log to Weights & Biases.
     wandb_project_name: str = "plaudit"  # Weights & Biases project.
 
@@ -168,17 +175,20 @@ class ActorConfig:
     drift: float = 0.0  # Largest push, in the same unit, that sets in at a random time and stays: near misses.
     bursts: float = 0.0  # Chance at each step that a random action is held for a few steps: mistakes and recoveries.
     halts: float = 0.0  # Share of its episodes in which it stops moving at a random time.
+    misaim: float = 0.0  # For expert: metres, at most, by which it takes the goal to be elsewhere: telling failures.
+    overruns: float = 0.0  # Share of its episodes in which it hangs on to one action for a while: it overshoots.
 
     def __post_init__(self) -> None:
         require(0 < self.weight < math.inf, "weight", "must be greater than 0 and finite")
-        for key in ("noise", "drift"):
+        require(self.misaim == 0 or self.kind == "expert", "misaim", "is for actors of kind expert")
+        for key in ("noise", "drift", "misaim"):
             require(0 <= getattr(self, key) < math.inf, key, "must not be negative or infinite")
-        for key in ("bursts", "halts"):
+        for key in ("bursts", "halts", "overruns"):
             require(0 <= getattr(self, key) <= 1, key, "must be between 0 and 1")
         given = self.checkpoint is not None
         needs = "must name a run's folder or a checkpoint" if self.kind == "policy" else "is for actors of kind policy"
         require(given == (self.kind == "policy"), "checkpoint", needs)
-        mistakes = self.kind == "training" and any((self.noise, self.drift, self.bursts, self.halts))
+        mistakes = self.kind == "training" and any((self.noise, self.drift, self.bursts, self.halts, self.overruns))
         require(not mistakes, "kind", "the policy that is being trained explores by itself: no noise, drift and so on")
 
 
@@ -195,6 +205,7 @@ class DataCollectionConfig:
     max_positive_trajectories: int | None = 500  # Successes wanted, earlier runs included; null for no limit.
     max_negative_trajectories: int | None = 500  # Failures wanted; null for no limit.
     frames_per_episode: int | None = None  # Frames kept of each: label changes, the last, random ones; null for all.
+    whole_episodes: float = 0.0  # Share of episodes of which all frames are kept: validation needs to see every step.
     num_envs: int | None = 64  # Envs that plaudit collect steps together; null: as many as for training.
     max_idle_episodes: int = 2000  # plaudit collect gives up after so many episodes in a row that are not wanted.
     actors: tuple[ActorConfig, ...] = (ActorConfig(),)  # Who acts in plaudit collect; drawn anew for every episode.
@@ -214,6 +225,7 @@ class DataCollectionConfig:
         for key in ("frames_per_episode", "num_envs", "max_idle_episodes"):
             value = getattr(self, key)
             require(value is None or value >= 1, key, "must be at least 1")
+        require(0 <= self.whole_episodes <= 1, "whole_episodes", "must be between 0 and 1")
         require(bool(self.actors), "actors", "somebody must act")
         alone = len(self.actors) == 1 or all(actor.kind != "training" for actor in self.actors)
         require(alone, "actors", "the policy that is being trained acts alone, or not at all")
@@ -270,7 +282,7 @@ class AugmentConfig:
     """How training pictures are varied, each camera on its own."""
 
     enabled: bool = True  # Vary them at all.
-    shift: int = 3  # Pixels, at most, by which a picture moves each way; its edge is repeated.
+    shift: int = 2  # Pixels, at most, by which a picture moves each way; its edge is repeated.
     zoom: float = 0.0  # Share, at most, by which it is enlarged or made smaller.
     brightness: float = 0.1  # Share, at most, by which it is made lighter or darker.
     contrast: float = 0.1  # Share, at most, by which light and dark move apart or together.
@@ -293,13 +305,14 @@ class TrainingConfig:
     data: FitDataConfig = field(default_factory=FitDataConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     augment: AugmentConfig = field(default_factory=AugmentConfig)
-    training_backend: Literal["simple"] = "simple"  # simple: in one process.
-    gpu_id: int = 0  # Which GPU, where there is one and runtime.cuda is true.
+    training_backend: Literal["simple", "ddp", "fsdp"] = "simple"  # In one process; as replicas, or shards, in several.
+    training_processes: int | None = None  # How many with ddp and fsdp; null: one for each GPU, else 2.
+    gpu_id: int = 0  # Which GPU, where there is one and runtime.cuda is true; with ddp and fsdp each has its own.
     precision: Literal["f32", "bf16"] = "f32"  # Of the network's arithmetic; bf16 only where this machine has it.
-    num_epochs: int = 12  # Passes over the training frames, at most.
+    num_epochs: int | None = None  # Passes over the training frames, at most; null: as many as 2,000 steps take.
     max_steps: int | None = None  # Batches, at most; null for no other limit than num_epochs.
     max_seconds: float | None = None  # Seconds, at most; such a fit cannot be repeated exactly.
-    global_batch_size: int = 128  # Frames in a step.
+    global_batch_size: int = 64  # Frames in a step.
     micro_batch_size: int | None = None  # Frames that go through the network together; null: all of a step.
     balance: Literal["sampler", "weight", "none"] = "sampler"  # Classes by lot, by their weight in the loss, as is.
     success_share: float = 0.5  # Share of successes in what the sampler draws, or in the weighted loss.
@@ -322,11 +335,13 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         counts = ("num_epochs", "max_steps", "global_batch_size", "micro_batch_size", "log_interval", "save_interval")
-        for key in (*counts, "val_check_interval", "cache_views"):
+        for key in (*counts, "val_check_interval", "cache_views", "training_processes"):
             value = getattr(self, key)
             require(value is None or value >= 1, key, "must be at least 1")
         for key in ("gpu_id", "patience", "keep_checkpoints"):
             require(getattr(self, key) >= 0, key, "must not be negative")
+        several = self.training_backend != "simple" or self.training_processes in (None, 1)
+        require(several, "training_processes", "is for training_backend ddp and fsdp; simple is one process")
         require(self.max_seconds is None or self.max_seconds > 0, "max_seconds", "must be greater than 0")
         require(0 < self.success_share < 1, "success_share", "must be greater than 0 and less than 1")
         fits = 0 <= self.target_false_positive_rate < 1
@@ -341,13 +356,75 @@ class RewardConfig:
     data_collection: DataCollectionConfig = field(default_factory=DataCollectionConfig)
     model: dict[str, Any] = field(default_factory=dict)  # The reward model's own keys; without model_type a small one.
     training: TrainingConfig = field(default_factory=TrainingConfig)
+    use_reward_model: bool = False  # Train on a fitted reward model in place of the env's own reward.
+    checkpoint_path: str | None = None  # It: an artifact, the folder of a fit, or another system's checkpoint.
     reward_mode: Literal["per_step", "terminal"] = "per_step"  # When the model is asked: at every step or the last.
-    hold: int = 1  # Frames in a row that have to be over the threshold.
+    reward_interval: int = 1  # With per_step: only at every so many-th step of an episode, and its last; 0 between.
+    reward_type: Literal["binary", "continuous"] = "binary"  # Its verdict, or its probability of success.
+    success_reward: float = 1.0  # What a success is worth.
+    fail_reward: float = 0.0  # What anything else is worth.
+    reward_threshold: float | None = None  # Success is a probability above this; null: as the model was fitted for.
+    hold: int | None = None  # Frames that have to be over the threshold; null: the model's own, 1 in a fit.
+    hold_window: int | None = None  # Of so many last frames; null: in a row.
+    hysteresis: float | None = None  # Once a success, it stays one while the probability is above this; null: never.
+    guards: tuple[str, ...] = ()  # What must hold beside for a success, such as gripper_width > 0.01.
+    uncertainty_penalty: float = 0.0  # How many standard deviations of an ensemble are taken off its logit.
+    combine_mode: Literal["replace", "add", "weighted"] = "replace"  # With the env's own reward; replace leaves it out.
+    reward_weight: float = 1.0  # Of the model's reward.
+    env_reward_weight: float = 0.0  # Of the env's own, with combine_mode weighted.
+    terminate_on_success: bool = False  # End an episode where the model says success.
+    env_success_ends: bool = False  # Let the env's own success end episodes, though that is ground truth.
+    batch_size: int = 256  # Frames that are scored together.
+    backend: Literal["auto", "torch", "onnx", "onnx_int8"] = "auto"  # What scores; auto: ONNX Runtime on a CPU.
+    precision: Literal["f32", "bf16"] = "f32"  # Of torch's arithmetic; bf16 only where this machine has it.
+    debug_save_dir: str | None = None  # Write scored frames as pictures, sorted by what the model says of them.
+    debug_images: int = 1000  # Pictures kept there, at most, of either kind; newer ones replace older ones.
 
     def __post_init__(self) -> None:
-        require(self.hold >= 1, "hold", "must be at least 1")
-        alone = self.reward_mode == "per_step" or self.hold == 1
-        require(alone, "hold", "is for reward_mode per_step: terminal looks at one frame only")
+        for key in ("success_reward", "fail_reward", "env_reward_weight", "uncertainty_penalty"):
+            require(math.isfinite(getattr(self, key)), key, "must be finite")
+        require(self.uncertainty_penalty >= 0, "uncertainty_penalty", "must not be negative")
+        for key in ("hold", "hold_window", "batch_size", "debug_images", "reward_interval"):
+            value = getattr(self, key)
+            require(value is None or value >= 1, key, "must be at least 1")
+        for text in self.guards:
+            try:
+                parse_guard(text)
+            except ValueError as error:
+                require(False, "guards", str(error))
+        self._check_threshold()
+        self._check_weights()
+
+    def _check_threshold(self) -> None:
+        for key in ("reward_threshold", "hysteresis"):
+            value = getattr(self, key)
+            require(value is None or 0 < value < 1, key, "must be greater than 0 and less than 1")
+        if self.hysteresis is not None and self.reward_threshold is not None:
+            require(self.hysteresis <= self.reward_threshold, "hysteresis", "must not be above reward_threshold")
+        given = {
+            "hold": (self.hold or 1) > 1,
+            "hold_window": self.hold_window,
+            "hysteresis": self.hysteresis,
+            "reward_interval": self.reward_interval > 1,
+        }
+        for key, value in given.items():
+            alone = self.reward_mode == "per_step" or not value
+            require(alone, key, "is for reward_mode per_step: terminal looks at one frame only")
+        ends = self.reward_mode == "per_step" or not self.terminate_on_success
+        require(ends, "terminate_on_success", "is for reward_mode per_step: terminal is not asked before the end")
+        enough = self.hold_window is None or (self.hold is not None and self.hold_window >= self.hold)
+        require(enough, "hold_window", "must be at least hold, which must be given too")
+
+    def _check_weights(self) -> None:
+        ordered = self.success_reward > self.fail_reward
+        require(ordered, "success_reward", "must be greater than fail_reward, or there is nothing to learn from it")
+        counts = 0 < self.reward_weight < math.inf
+        why = "must be greater than 0 and finite: the model would not count (use_reward_model=false leaves it out)"
+        require(counts, "reward_weight", why)
+        mixed = self.combine_mode == "weighted" or self.env_reward_weight == 0
+        require(
+            mixed, "env_reward_weight", f"is for combine_mode weighted; with '{self.combine_mode}' nothing reads it"
+        )
 
 
 @dataclass(frozen=True)
@@ -367,3 +444,16 @@ class Config:
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
     reward: RewardConfig = field(default_factory=RewardConfig)
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """What `plaudit run` takes of a recipe: how each stage differs from the rest of it."""
+
+    episodes: int = 256  # Fresh episodes on which each policy is judged at the end.
+    collect: dict[str, Any] = field(default_factory=dict)  # Keys that differ while data is collected.
+    fit: dict[str, Any] = field(default_factory=dict)  # Keys that differ for the reward model's fit.
+    train: dict[str, Any] = field(default_factory=dict)  # Keys that differ for the policy on the learned reward.
+
+    def __post_init__(self) -> None:
+        require(self.episodes >= 1, "episodes", "must be at least 1")

@@ -16,8 +16,19 @@ from plaudit.errors import ConfigError
 Act: TypeAlias = Callable[[Obs], torch.Tensor]
 """From observations to actions, float32 (num_envs, action_dim)."""
 
+Misled: TypeAlias = Callable[[NDArray[np.float64]], torch.Tensor]
+"""From where the goals are believed to be, metres (num_envs, 3) beside the true ones, to actions."""
+
 LONGEST_BURST = 8
 """Steps that a burst of random actions lasts at most."""
+
+LONGEST_OVERRUN = 0.4
+"""Share of an episode's steps that one action is held for, at most, by an actor that overruns."""
+
+MISTAKES = ("noise", "drift", "bursts", "halts", "overruns", "misaim")
+"""What may go wrong for an actor, by the names of its attributes."""
+
+NEVER = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
@@ -33,6 +44,11 @@ class Actor:
             that is pushed comes to rest beside its aim: these are near misses.
         bursts: Chance, at each step, that one random action is held for a few steps: mistakes, and recoveries.
         halts: Share of its episodes in which it stops moving at a random time of their first half.
+        overruns: Share of its episodes in which it goes on, for a while, with what it does at a random time, as a
+            controller does that hangs: it overshoots its aim.
+        misaim: How far from the goal, in metres at most, it believes the goal to be, anew in each episode. What it does
+            then looks like success done in the wrong place: the most telling failures.
+        misled: What it does when it believes so, in place of `act`.
     """
 
     kind: str
@@ -42,10 +58,13 @@ class Actor:
     drift: float = 0.0
     bursts: float = 0.0
     halts: float = 0.0
+    overruns: float = 0.0
+    misaim: float = 0.0
+    misled: Misled | None = None
 
     def about(self) -> dict[str, Any]:
         """What is written with its episodes."""
-        mistakes = {name: getattr(self, name) for name in ("noise", "drift", "bursts", "halts")}
+        mistakes = {name: getattr(self, name) for name in MISTAKES}
         return {"actor": self.kind, **{name: value for name, value in mistakes.items() if value}}
 
 
@@ -86,6 +105,8 @@ class Crew:
         self._drift, self._drift_from = np.zeros((n, size)), np.zeros(n, np.int64)
         self._halt_from = np.zeros(n, np.int64)
         self._burst, self._burst_until = np.zeros((n, size)), np.zeros(n, np.int64)
+        self._overrun, self._overrun_from, self._overrun_until = np.zeros((n, size)), *np.zeros((2, n), np.int64)
+        self._misaim = np.zeros((n, 3))
         self.begin(np.arange(n))
 
     def begin(self, envs: NDArray[np.int64]) -> None:
@@ -96,8 +117,15 @@ class Crew:
         self._drift[envs] = random.uniform(-1, 1, (n, len(self.half)))
         self._drift_from[envs] = random.integers(0, self.horizon // 2 + 1, n)
         halts = random.random(n) < self._of("halts")[envs]
-        self._halt_from[envs] = np.where(halts, random.integers(0, self.horizon // 2 + 1, n), np.iinfo(np.int64).max)
+        self._halt_from[envs] = np.where(halts, random.integers(0, self.horizon // 2 + 1, n), NEVER)
         self._burst_until[envs] = 0
+        way = random.normal(size=(n, 3))
+        far = random.random(n) * self._of("misaim")[envs] / np.linalg.norm(way, axis=1)
+        self._misaim[envs] = way * far[:, None]
+        overruns = random.random(n) < self._of("overruns")[envs]
+        start, longest = random.integers(0, self.horizon, n), max(1, round(LONGEST_OVERRUN * self.horizon))
+        self._overrun_from[envs] = np.where(overruns, start, NEVER)
+        self._overrun_until[envs] = np.where(overruns, start + random.integers(1, longest + 1, n), 0)
 
     def act(self, obs: Obs) -> torch.Tensor:
         """Everyone's actions, float32 (num_envs, action_dim)."""
@@ -105,7 +133,9 @@ class Crew:
         asked: dict[Act, NDArray[np.float32]] = {}  # Several actors may be one expert with different mistakes.
         for index, actor in enumerate(self.actors):
             mine = self.turn == index
-            if mine.any():
+            if actor.misled is not None and mine.any():
+                wanted[mine] = (actor.misled(self._misaim).cpu().numpy()[mine] - self.middle) / self.half
+            elif mine.any():
                 if actor.act not in asked:
                     asked[actor.act] = actor.act(obs).cpu().numpy()
                 wanted[mine] = (asked[actor.act][mine] - self.middle) / self.half
@@ -127,6 +157,10 @@ class Crew:
         self._burst[begins] = random.uniform(-1, 1, shape)[begins]
         self._burst_until[begins] = self.age[begins] + random.integers(1, LONGEST_BURST + 1, self.num_envs)[begins]
         actions = np.where((self.age < self._burst_until)[:, None], self._burst, actions)
+        hangs = self.age == self._overrun_from
+        self._overrun[hangs] = actions[hangs]
+        overruns = (self.age >= self._overrun_from) & (self.age < self._overrun_until)
+        actions = np.where(overruns[:, None], self._overrun, actions)
         return np.where((self.age >= self._halt_from)[:, None], 0.0, actions)
 
     def _of(self, name: str) -> NDArray[np.float64]:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plaudit.episodes.episode import SUCCESS, UNKNOWN
 from plaudit.episodes.outputs import Array, Output, Picture, View, array
-from plaudit.episodes.sampling import Selection, importance
+from plaudit.episodes.sampling import Selection, importance, is_whole
 
 ROOM = 64
 """Instants that there is room for at first; longer episodes double it."""
 
 _DTYPES = {"actions": np.float32, "rewards": np.float32, "terminated": np.bool_, "truncated": np.bool_}
 """What is kept of each action."""
+
+_COUNTED = ("instant", "with_reset", "succeeded", "told")
+"""Attributes, but for an underscore, that have a number for each env."""
 
 
 @dataclass(frozen=True)
@@ -78,13 +82,14 @@ class Buffers:
     Args:
         num_envs: How many envs step together.
         frames_per_episode: Pictures that are kept of each episode; `None` keeps all.
+        whole_episodes: Share of the episodes of which all are kept nevertheless.
 
     Attributes:
         recording: bool (num_envs,): which envs are in an episode that was begun here.
     """
 
-    def __init__(self, num_envs: int, frames_per_episode: int | None) -> None:
-        self.frames_per_episode = frames_per_episode
+    def __init__(self, num_envs: int, frames_per_episode: int | None, whole_episodes: float = 0.0) -> None:
+        self.frames_per_episode, self.whole_episodes = frames_per_episode, whole_episodes
         self.recording = np.zeros(num_envs, bool)
         self._instant = np.zeros(num_envs, np.int64)
         self._with_reset = np.zeros(num_envs, bool)
@@ -100,7 +105,7 @@ class Buffers:
         self._columns.clear(env)
         self.recording[env], self._with_reset[env] = True, view is not None
         self._instant[env], self._succeeded[env], self._told[env] = 0, False, False
-        self._selections[env] = Selection(id, self.frames_per_episode)
+        self._selections[env] = self._selection(id)
         self._newest.pop(env, None)
         if view is not None:
             self._newest[env] = view, env
@@ -142,6 +147,54 @@ class Buffers:
             metrics=read("metrics.", env, 1, stop),
             success=bool(self._succeeded[env]) if self._told[env] or self._succeeded[env] else None,
         )
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """All that is recorded so far, as arrays; `None` where it has pictures and not snapshots in it, which would
+        make every checkpoint as large as all of them.
+        """
+        envs = np.flatnonzero(self.recording)
+        shown = {env: self._newest[env][0].take(self._newest[env][1]) for env in envs.tolist() if env in self._newest}
+        held = [(env, *one) for env in envs.tolist() for one in self._selections[env].held]
+        if any(isinstance(picture, dict) for picture in (*shown.values(), *(one[3] for one in held))):
+            return None
+        columns = self._columns.arrays.items()
+        return {
+            "recording": self.recording.copy(),
+            "columns": {name: column[:, : 1 + int(self._instant[envs].max(initial=0))] for name, column in columns},
+            **{name: getattr(self, f"_{name}").copy() for name in _COUNTED},
+            "offered": np.array([self._selections[env].offered for env in envs.tolist()], np.int64),
+            "shown": np.array(list(shown), np.int64),
+            "newest": np.array(list(shown.values())),
+            "held": np.array([one[0] for one in held], np.int64),
+            "ranks": np.array([one[1] for one in held], np.float64),
+            "instants": np.array([one[2] for one in held], np.int64),
+            "pictures": np.array([one[3] for one in held]),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], ids: Sequence[str]) -> None:
+        """Goes on with what `state_dict` gave.
+
+        Args:
+            state: Of as many envs.
+            ids: Of the episode that each env is in.
+        """
+        self.recording = np.array(state["recording"], bool)
+        for name in _COUNTED:
+            setattr(self, f"_{name}", np.array(state[name]))
+        for name, column in state["columns"].items():
+            envs, instants = np.indices(column.shape[:2]).reshape(2, -1)
+            self._columns.write(name, envs, instants, column.reshape(-1, *column.shape[2:]))
+        held = state["held"]
+        for env, offered in zip(np.flatnonzero(self.recording).tolist(), state["offered"].tolist(), strict=True):
+            rows = np.flatnonzero(held == env).tolist()
+            ones = [(float(state["ranks"][i]), int(state["instants"][i]), state["pictures"][i]) for i in rows]
+            self._selections[env] = self._selection(ids[env])
+            self._selections[env].restore(offered, ones)
+        view = View(None, state["newest"])
+        self._newest = {env: (view, row) for row, env in enumerate(state["shown"].tolist())}
+
+    def _selection(self, id: str) -> Selection[Picture]:
+        return Selection(id, None if is_whole(id, self.whole_episodes) else self.frames_per_episode)
 
     def _weigh(self, envs: NDArray[np.int64], at: NDArray[np.int64], last: bool = False) -> None:
         """Decides on some envs' newest pictures, of the instants `at`, now that the label after them is known."""

@@ -33,6 +33,7 @@ class RewardDataCollector:
         cameras: Pictures that are kept; `None` keeps all.
         image_size: Height and width that they are scaled to; `None` leaves them as they are.
         frames_per_episode: Pictures kept of each episode, see `sampling`; `None` keeps all.
+        whole_episodes: Share of the episodes of which all are kept nevertheless.
         max_positive_trajectories: Positive episodes wanted, those of earlier runs included; `None` for no limit.
         max_negative_trajectories: The same for negative ones.
         label_source: Who gives the labels.
@@ -58,6 +59,7 @@ class RewardDataCollector:
         cameras: Sequence[str] | None = None,
         image_size: tuple[int, int] | None = None,
         frames_per_episode: int | None = None,
+        whole_episodes: float = 0.0,
         max_positive_trajectories: int | None = None,
         max_negative_trajectories: int | None = None,
         label_source: LabelSource = "simulator",
@@ -72,7 +74,7 @@ class RewardDataCollector:
         self.label_source, self.about = label_source, dict(about or {})
         self.describe, self.say, self.draw = describe, say, draw
         self.reader = Reader(num_envs, cameras, image_size)
-        self.buffers = Buffers(num_envs, frames_per_episode)
+        self.buffers = Buffers(num_envs, frames_per_episode, whole_episodes)
         self.number = np.full(num_envs, -1, np.int64)  # Of the present episode of each env.
         self.episodes = self.idle = self.repeated = self.size = 0
         self.complete = False
@@ -135,11 +137,14 @@ class RewardDataCollector:
         return episode
 
     def state_dict(self) -> dict[str, Any]:
-        """What makes the episodes after an exact resume have the ids that they had before."""
-        return {"name": self.name, "number": self.number.tolist()}
+        """What makes an exact resume go on collecting as if nothing had been, with the same ids: also the episodes that
+        are going on, where they are held as snapshots. Those that are over are on the disk when this returns.
+        """
+        self.writer.flush()
+        return {"name": self.name, "number": self.number.tolist(), "buffers": self.buffers.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
-        """Puts back what `state_dict` gave. The episodes that are going on are not saved: their beginning is missing.
+        """Puts back what `state_dict` gave. Episodes whose beginning it does not have are not saved.
 
         Args:
             state: `None` where the envs were resumed from a time when nothing was collected.
@@ -148,6 +153,8 @@ class RewardDataCollector:
             self.name, self.number = str(state["name"]), np.array(state["number"], np.int64)
         self.number = np.maximum(self.number, 0)
         self.buffers.recording[:] = False
+        if state is not None and state.get("buffers") is not None and not self.complete:
+            self.buffers.load_state_dict(state["buffers"], [self._id(env) for env in range(self.num_envs)])
 
     def _begin(self, env: int, output: Output | None) -> None:
         self.number[env] += 1

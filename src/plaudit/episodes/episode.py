@@ -139,6 +139,7 @@ class Summary:
         positive: Whether it is a success.
         cameras: Camera name to (height, width).
         label_source: As the episode's.
+        whole: Whether there is a frame after every action, and not only of some instants.
     """
 
     id: str
@@ -146,12 +147,14 @@ class Summary:
     positive: bool
     cameras: Mapping[str, tuple[int, int]]
     label_source: LabelSource
+    whole: bool = True
 
 
 def summarise(episode: Episode) -> Summary:
     """The summary of an episode that is at hand."""
     cameras = {name: (pixels.shape[1], pixels.shape[2]) for name, pixels in episode.frames.items()}
-    return Summary(episode.id, np.array(episode.labels), episode.positive, cameras, episode.label_source)
+    whole = len(episode.labels) >= episode.length
+    return Summary(episode.id, np.array(episode.labels), episode.positive, cameras, episode.label_source, whole)
 
 
 class EpisodeSource(Sequence[Episode]):

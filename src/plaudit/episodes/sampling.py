@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeAlias, TypeVar
 
 import numpy as np
@@ -33,6 +33,11 @@ def importance(before: Labels, now: Labels, after: Labels, *, last: bool = False
     return np.where(now == UNKNOWN, 0.0, np.where(change, 3.0, 2.0))
 
 
+def is_whole(id: str, share: float) -> bool:
+    """Whether all frames of an episode are kept, drawn from its id with a chance of `share`."""
+    return zlib.crc32(f"{id} whole".encode()) < share * 2**32
+
+
 class Selection(Generic[P]):
     """The frames of one episode that are kept so far: the most important ones, and by lot among equals.
 
@@ -42,10 +47,14 @@ class Selection(Generic[P]):
     Args:
         id: The episode's id.
         count: How many frames are kept; `None` keeps all.
+
+    Attributes:
+        offered: How many instants were offered.
     """
 
     def __init__(self, id: str, count: int | None) -> None:
         self.count = count
+        self.offered = 0
         self._random = np.random.default_rng(zlib.crc32(id.encode()))
         self._held: list[tuple[float, int, P]] = []
 
@@ -58,10 +67,22 @@ class Selection(Generic[P]):
             take: Gives the picture; not called where it is not wanted.
         """
         rank = importance + float(self._random.random())
+        self.offered += 1
         if self.count is None or len(self._held) < self.count:
             heapq.heappush(self._held, (rank, instant, take()))
         elif rank > self._held[0][0]:
             heapq.heapreplace(self._held, (rank, instant, take()))
+
+    @property
+    def held(self) -> list[tuple[float, int, P]]:
+        """Rank, instant and picture of what is held now, in no order."""
+        return list(self._held)
+
+    def restore(self, offered: int, held: Sequence[tuple[float, int, P]]) -> None:
+        """Goes on, in a new selection of the same id, from where another one was after so many offers."""
+        self._random.random(offered)
+        self.offered, self._held = offered, heapq.nlargest(self.count or len(held), held, key=lambda one: one[0])
+        heapq.heapify(self._held)
 
     def pictures(self) -> dict[int, P]:
         """Instant to picture, ascending."""

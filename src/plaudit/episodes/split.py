@@ -144,7 +144,8 @@ def assign(
 
     Within positives and negatives, the episodes are ordered by a hash of seed and id and dealt out by rounded shares:
     shares are exact, the same seed gives the same split, and few of the old episodes move when new ones join. Those in
-    `earlier` do not move at all.
+    `earlier` do not move at all. Where only some episodes have all their frames, these are held back first: how often a
+    model fires in an episode can only be seen in whole ones.
 
     Args:
         summaries: The episodes.
@@ -154,27 +155,28 @@ def assign(
     """
     names: dict[str, str] = {}
     groups = {
-        "positive": [summary.id for summary in summaries if summary.positive],
-        "negative": [summary.id for summary in summaries if not summary.positive],
+        "positive": [summary for summary in summaries if summary.positive],
+        "negative": [summary for summary in summaries if not summary.positive],
     }
     need = 1 + len(settings.fractions)
     if min(map(len, groups.values())) < need:
-        found = " and ".join(f"{len(ids)} {kind}" for kind, ids in groups.items())
+        found = " and ".join(f"{len(group)} {kind}" for kind, group in groups.items())
         fewer = " or use fewer splits (a fraction of 0)," if need > 1 and min(map(len, groups.values())) else ""
         raise DataError(
             f"{where}: has {found} episodes, but {need} splits need at least {need} of each kind. Collect more,{fewer} "
             "and try again."
         )
-    for ids in groups.values():
-        names |= _deal(ids, settings, earlier)
+    for group in groups.values():
+        names |= _deal(group, settings, earlier)
     return names
 
 
-def _deal(ids: Sequence[str], settings: SplitSettings, earlier: Mapping[str, str]) -> dict[str, str]:
-    names = {id: earlier[id] for id in ids if id in earlier}
-    free = sorted((id for id in ids if id not in names), key=lambda id: _hash(settings.seed, id))
-    shares = {name: max(1, round(fraction * len(ids))) for name, fraction in settings.fractions.items()}
-    while sum(shares.values()) >= len(ids):
+def _deal(group: Sequence[Summary], settings: SplitSettings, earlier: Mapping[str, str]) -> dict[str, str]:
+    names = {summary.id: earlier[summary.id] for summary in group if summary.id in earlier}
+    order = sorted(group, key=lambda summary: (not summary.whole, _hash(settings.seed, summary.id)))
+    free = [summary.id for summary in order if summary.id not in names]
+    shares = {name: max(1, round(fraction * len(group))) for name, fraction in settings.fractions.items()}
+    while sum(shares.values()) >= len(group):
         shares[max(shares, key=lambda name: shares[name])] -= 1
     for name, share in shares.items():
         there = sum(value == name for value in names.values())
@@ -184,7 +186,7 @@ def _deal(ids: Sequence[str], settings: SplitSettings, earlier: Mapping[str, str
     names |= dict.fromkeys(free, TRAIN)
     if earlier and {TRAIN, *shares} - set(names.values()):
         logger.info("episodes that the earlier split held are gone, and it cannot be kept: making a new one.")
-        return _deal(ids, settings, {})
+        return _deal(group, settings, {})
     return names
 
 

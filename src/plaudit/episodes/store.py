@@ -323,6 +323,7 @@ def _to_line(summary: Summary) -> str:
         "positive": summary.positive,
         "cameras": {name: list(size) for name, size in summary.cameras.items()},
         "label_source": summary.label_source,
+        "whole": summary.whole,
     }
     return json.dumps(line) + "\n"
 
@@ -330,4 +331,5 @@ def _to_line(summary: Summary) -> str:
 def _from_line(line: dict[str, Any]) -> Summary:
     labels = np.array(["?01".index(letter) - 1 for letter in line["labels"]], np.int8)
     cameras = {name: (int(height), int(width)) for name, (height, width) in line["cameras"].items()}
-    return Summary(line["id"], labels, bool(line["positive"]), cameras, line["label_source"])
+    whole = bool(line.get("whole", True))  # Stores of the first version did not say.
+    return Summary(line["id"], labels, bool(line["positive"]), cameras, line["label_source"], whole)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from plaudit.envs.base import FrameMode, Frames, Obs, Step, VecEnv
@@ -86,10 +88,10 @@ class DataCollectorWrapper(VecEnv):
         return {camera: pixels.cpu().numpy() for camera, pixels in frames.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        return {**self.env.state_dict(), _KEY: self.collector.state_dict()}
+        return {**self.env.state_dict(), _KEY: _map_leaves(_tensor, self.collector.state_dict())}
 
     def load_state_dict(self, state: dict[str, Any]) -> Obs:
-        self.collector.load_state_dict(state.get(_KEY))
+        self.collector.load_state_dict(_map_leaves(_array, state.get(_KEY)))
         return self.env.load_state_dict({key: value for key, value in state.items() if key != _KEY})
 
     def render(self, ids: torch.Tensor | None = None) -> Frames:
@@ -106,3 +108,17 @@ class DataCollectorWrapper(VecEnv):
 
     def close(self) -> None:
         self.env.close()
+
+
+def _map_leaves(change: Callable[[Any], Any], value: Any) -> Any:
+    """The same dicts with every value in them changed."""
+    return {key: _map_leaves(change, item) for key, item in value.items()} if isinstance(value, dict) else change(value)
+
+
+def _tensor(value: Any) -> Any:
+    """Arrays as tensors: an env's state holds no others, so that it can be read without pickle's powers."""
+    return torch.tensor(value) if isinstance(value, np.ndarray) else value
+
+
+def _array(value: Any) -> Any:
+    return value.cpu().numpy() if isinstance(value, torch.Tensor) else value

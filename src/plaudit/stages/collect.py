@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import torch
 
     from plaudit.envs.base import VecEnv
-    from plaudit.episodes.actors import Act, Actor
+    from plaudit.episodes.actors import Act, Actor, Misled
     from plaudit.episodes.collector import RewardDataCollector
 
 logger = logging.getLogger("plaudit")
@@ -184,7 +184,7 @@ def _build_env(config: Config, device: torch.device) -> VecEnv:
 
 def _actors(config: Config, env: VecEnv) -> list[Actor]:
     """Who acts. What acts the same but for its mistakes is built, and asked, only once."""
-    from plaudit.episodes.actors import Actor
+    from plaudit.episodes.actors import MISTAKES, Actor
 
     built: dict[tuple[str, str | None], Act] = {}
     actors = []
@@ -192,8 +192,9 @@ def _actors(config: Config, env: VecEnv) -> list[Actor]:
         key = wanted.kind, wanted.checkpoint
         if key not in built:
             built[key] = _act(wanted, env, config.runtime.seed)
-        mistakes = {name: getattr(wanted, name) for name in ("noise", "drift", "bursts", "halts")}
-        actors.append(Actor(wanted.kind, built[key], wanted.weight, **mistakes))
+        mistakes = {name: getattr(wanted, name) for name in MISTAKES}
+        misled = _misled(env) if wanted.misaim else None
+        actors.append(Actor(wanted.kind, built[key], wanted.weight, **mistakes, misled=misled))
     return actors
 
 
@@ -220,6 +221,14 @@ def _expert(env: VecEnv) -> Act:
             "reward.data_collection.actors: the scripted expert moves the gripper, so it needs env.cfg.control=ee."
         )
     return lambda obs: expert()
+
+
+def _misled(env: VecEnv) -> Misled:
+    """The task's own expert, that takes the goal to be elsewhere."""
+    expert: Misled | None = getattr(env, "misled_expert_action", None)
+    if expert is None:
+        raise ConfigError(f"reward.data_collection.actors: misaim: the expert of {type(env).__name__} has no such.")
+    return expert
 
 
 def _policy(path: Path, env: VecEnv) -> Act:

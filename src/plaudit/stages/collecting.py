@@ -145,6 +145,7 @@ def collecting(
         cameras=keys.image_keys,
         image_size=None if keys.image_size is None else (keys.image_size[1], keys.image_size[2]),
         frames_per_episode=keys.frames_per_episode,
+        whole_episodes=keys.whole_episodes,
         max_positive_trajectories=keys.max_positive_trajectories,
         max_negative_trajectories=keys.max_negative_trajectories,
         about={

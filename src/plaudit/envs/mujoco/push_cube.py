@@ -75,15 +75,17 @@ class PushCube(ArmTask):
     def judge(self) -> Verdict:
         direction, distance = self._to_goal()
         reach_distance = length(push_point(self.thing, direction) - self.tcp)
-        flat = self.thing[:, 2] < HALF + 0.005
-        success = (distance < self.cfg.success_threshold) & flat
+        height, inside = self.thing[:, 2], distance < self.cfg.success_threshold
+        success = inside & (height < HALF + 0.005)
         # Inside the goal the reach term is full, so that the robot need not chase the cube it has delivered.
         terms: dict[str, Array] = {
             "reach": 0.2 * np.where(success, 1.0, closeness(reach_distance)),
             "push": 0.5 * closeness(distance),
             "success": np.where(success, 0.3, 0.0),
         }
-        return Verdict(terms, success, {"goal_distance": distance, "reach_distance": reach_distance})
+        metrics = {"goal_distance": distance, "reach_distance": reach_distance}
+        # A cube that the gripper tilts by some millimetres is no success, but no small picture shows it.
+        return Verdict(terms, success, metrics, looks_done=inside & (height < 2 * HALF))
 
     def expert_action(self) -> torch.Tensor:
         direction, distance = self._to_goal()
