@@ -24,7 +24,7 @@ from plaudit.rewards.artifact_files import Sample
 MODELS: dict[str, tuple[dict[str, Any], float | None]] = {
     "ResNet-10 at 64×64": ({"freeze_encoder": False}, 2.0),
     "ResNet-18 at 128×128": ({"model_type": "resnet_reward"}, 2.0),
-    "narrow ResNet-10 at 64×64": ({"width": 16, "stem": "3x3", "pooling": "conv", "freeze_encoder": False}, None),
+    "default model at 64×64": ({"width": 16, "stem": "5x5", "pooling": "conv", "freeze_encoder": False}, None),
 }
 """Name to `reward.model`, and the target at the largest batch."""
 

@@ -15,6 +15,7 @@ def test_a_fit_has_every_core_unless_told_or_too_small() -> None:
     assert compute.fit_threads() == compute.cores() >= 1
     assert compute.fit_threads(3) == 3
     assert compute.fit_threads(3, head_only=True) == compute.fit_threads(head_only=True) == 1
+    assert compute.fit_threads(5, processes=2) == 2 and compute.fit_threads(1, processes=2) == 1
 
 
 def test_torch_gets_its_share() -> None:

@@ -2,7 +2,7 @@
 
 Simulation and rendering use every core while they run, and torch uses one: the phases of training take turns, nets for
 control are small, and a second torch thread that spins while the simulator works makes both many times slower. A fit
-has no simulator beside it: there torch uses every core.
+has no simulator beside it: there torch uses every core, divided between the processes that fit together.
 """
 
 from __future__ import annotations
@@ -26,9 +26,15 @@ def simulation_threads(requested: int = 0) -> int:
     return requested if requested > 0 else cores()
 
 
-def fit_threads(requested: int = 0, *, head_only: bool = False) -> int:
-    """Threads of torch in a fit: what was asked for, or every core. A head alone is too small to share: one."""
-    return 1 if head_only else requested if requested > 0 else cores()
+def fit_threads(requested: int = 0, *, head_only: bool = False, processes: int = 1) -> int:
+    """Threads of torch in one process of a fit.
+
+    Args:
+        requested: Of all processes together; 0 is every core.
+        head_only: Only a head is trained, which is too small to share: one.
+        processes: How many share the machine.
+    """
+    return 1 if head_only else max(1, (requested if requested > 0 else cores()) // processes)
 
 
 def scoring_threads(requested: int = 0) -> int:

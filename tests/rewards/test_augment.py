@@ -75,3 +75,12 @@ def test_cameras_and_pictures_vary_on_their_own_and_by_the_generator() -> None:
     first, again, other = augment(images, draw(1)), augment(images, draw(1)), augment(images, draw(2))
     assert torch.equal(first["a"], again["a"]) and not torch.equal(first["a"], other["a"])
     assert not torch.equal(first["a"], first["b"]) and not torch.equal(first["a"][0], first["a"][1])
+
+
+def test_a_part_of_a_batch_is_varied_as_within_the_whole() -> None:
+    images = {"a": gradient(8), "b": gradient(8)}
+    augment = Augment(AugmentConfig(zoom=0.1))
+    whole = augment(images, draw(1))
+    part = augment({camera: some[3:6] for camera, some in images.items()}, draw(1), start=3, whole=8)
+    for camera in images:
+        torch.testing.assert_close(part[camera], whole[camera][3:6])

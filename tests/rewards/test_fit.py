@@ -18,7 +18,7 @@ from plaudit.errors import CheckpointError, NonFiniteError
 from plaudit.rewards.assess import Aim, judge
 from plaudit.rewards.checkpoints import saved_checkpoints
 from plaudit.rewards.feeds import Batch, FrameFeed
-from plaudit.rewards.fit import Fit
+from plaudit.rewards.fit import DEFAULT_STEPS, Fit
 from plaudit.rewards.foreign import find_checkpoint
 from plaudit.rewards.metrics import evaluate
 from plaudit.rewards.scoring import score
@@ -81,6 +81,20 @@ def test_it_learns_what_success_looks_like(splits: dict[str, Split]) -> None:
     assert diary.metrics[5]["train/loss"] > diary.metrics[fit.total_steps]["train/loss"]
     assert diary.metrics[5]["train/lr"] == pytest.approx(1e-2, rel=0.05)
     assert diary.metrics[fit.total_steps]["train/lr"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("keys", "steps"),
+    [
+        ({"num_epochs": None}, DEFAULT_STEPS),
+        ({"num_epochs": None, "max_steps": 5000}, 5000),
+        ({"num_epochs": 3, "max_steps": 5000}, None),
+        ({"num_epochs": 3, "max_steps": 2}, 2),
+    ],
+)
+def test_how_long_it_is(splits: dict[str, Split], keys: dict[str, int | None], steps: int | None) -> None:
+    fit = small_fit(splits, **keys)
+    assert fit.total_steps == (3 * fit.sampler.steps_per_epoch if steps is None else steps)
 
 
 def test_the_model_ends_with_the_best_weights(splits: dict[str, Split]) -> None:

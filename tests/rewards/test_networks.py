@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from plaudit.rewards.networks import ResNet
+from plaudit.rewards.networks import ResNet, Stem
 
 
 def count(net: nn.Module) -> int:
@@ -62,7 +62,13 @@ def test_resnet10_with_group_norm_counted_by_hand() -> None:
 
 @pytest.mark.parametrize(
     ("stem", "stages", "channels", "places"),
-    [("7x7", 4, 128, (2, 3)), ("3x3", 4, 128, (4, 5)), ("3x3", 2, 32, (16, 20)), ("7x7", 3, 64, (4, 5))],
+    [
+        ("7x7", 4, 128, (2, 3)),
+        ("3x3", 4, 128, (4, 5)),
+        ("3x3", 2, 32, (16, 20)),
+        ("7x7", 3, 64, (4, 5)),
+        ("5x5", 4, 128, (2, 3)),
+    ],
 )
 def test_map(stem: str, stages: int, channels: int, places: tuple[int, int]) -> None:
     net = ResNet("resnet10", width=16, stem=stem, norm="group", stages=stages)  # type: ignore[arg-type]
@@ -72,9 +78,10 @@ def test_map(stem: str, stages: int, channels: int, places: tuple[int, int]) -> 
     assert net.channels == channels
 
 
+@pytest.mark.parametrize("stem", ["7x7", "5x5", "3x3"])
 @pytest.mark.parametrize("size", [1, 16, 31, 33, 50, 128])
-def test_map_size_of_any_image(size: int) -> None:
-    net = ResNet("resnet10", width=8, norm="group")
+def test_map_size_of_any_image(size: int, stem: Stem) -> None:
+    net = ResNet("resnet10", width=8, stem=stem, norm="group")
     assert net(torch.rand(1, 3, size, size)).shape[2:] == net.map_size((size, size))
 
 

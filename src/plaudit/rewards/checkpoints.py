@@ -15,6 +15,23 @@ from plaudit.rewards.pretrained import read_checkpoint
 
 NAME = "checkpoint.pt"
 
+KEPT: dict[str, type] = {
+    "epoch": int,
+    "model_state_dict": dict,
+    "optimizer_state_dict": dict,
+    "train_loss": float,
+    "train_acc": float,
+    "reward_model": dict,
+    "step": int,
+    "seconds": float,
+    "window": list,
+    "validated": int,
+    "best": dict,
+    "stale": int,
+    "data": str,
+}
+"""What a checkpoint holds: seed 001's keys first."""
+
 
 def save_checkpoint(folder: Path, step: int, content: Mapping[str, Any], keep: int) -> Path:
     """Writes `folder/step_<step>/checkpoint.pt` as a whole, and deletes all but the `keep` newest; 0 keeps all."""
@@ -42,15 +59,10 @@ def saved_checkpoints(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: int(_step(path)))
 
 
-def load_checkpoint(path: Path, keys: Mapping[str, type]) -> dict[str, Any]:
-    """Reads a checkpoint that `save_checkpoint` wrote.
-
-    Args:
-        path: The file.
-        keys: What it must hold, and of which kind; anything else is a `CheckpointError`.
-    """
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """Reads a checkpoint that `save_checkpoint` wrote; one that lacks something is a `CheckpointError`."""
     content = read_checkpoint(path)
-    for key, kind in keys.items():
+    for key, kind in KEPT.items():
         if not isinstance(content, dict) or not isinstance(content.get(key), kind):
             raise CheckpointError(f"'{path}' is not a checkpoint that a fit can go on from: it lacks '{key}'.")
     checked: dict[str, Any] = content

@@ -19,7 +19,7 @@ Pooling: TypeAlias = Literal["spatial", "conv", "avg"]
 DEFAULT_MODEL = {
     "model_type": "binary_classifier",
     "width": 16,
-    "stem": "3x3",
+    "stem": "5x5",
     "pooling": "conv",
     "freeze_encoder": False,
     "use_pretrain": False,
@@ -73,7 +73,7 @@ class BinaryClassifierConfig(EncodedConfig):
 
     model_type: str = "binary_classifier"  # Registered reward model.
     width: int = 64  # Channels of the first stage; each further one doubles them. 16 is quick on a CPU.
-    stem: Literal["7x7", "3x3"] = "7x7"  # 7x7 halves the image twice before the first stage, 3x3 once.
+    stem: Literal["7x7", "5x5", "3x3"] = "7x7"  # The first convolution; 3x3 is the finest, 5x5 the quickest.
     norm: Literal["group", "batch"] = "group"  # group is the pretrained file's; batch quantises better.
     bottleneck: bool = False  # First a vector for each camera (Linear, LayerNorm, Tanh), as HIL-SERL does.
     activation: Literal["tanh", "relu"] = "tanh"  # Of the head's hidden layer.

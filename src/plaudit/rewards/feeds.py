@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
 
@@ -31,11 +31,15 @@ class Batch:
         rows: Which frames of the data set, (n,).
         inputs: uint8 (n, H, W, 3) for each camera, or features (n, ...).
         labels: float32 (n,), 1 or 0.
+        start: Where they begin in the batch of the step, of which they may be a part.
+        whole: Frames in that batch.
     """
 
     rows: Rows
     inputs: Mapping[str, torch.Tensor] | torch.Tensor
     labels: torch.Tensor
+    start: int
+    whole: int
 
 
 class Feed(ABC):
@@ -64,13 +68,22 @@ class Feed(ABC):
         ]
         return np.concatenate([np.zeros(0, np.int32), *parts])
 
-    def read(self, rows: Rows, random: np.random.Generator | None = None) -> Batch:
-        """Reads some frames; may run in another thread. With `random`, for training."""
-        labels = torch.from_numpy(self.dataset.labels[rows].astype(np.float32))
-        return Batch(rows, self._inputs(rows, random), labels)
+    def read(self, rows: Rows, random: np.random.Generator | None = None, share: slice = slice(None)) -> Batch:
+        """Reads some frames; may run in another thread.
+
+        Args:
+            rows: Which.
+            random: Given in training; draws for all of `rows`, whatever the share.
+            share: Which of `rows` to read, the rest being read elsewhere.
+        """
+        start, stop, _ = share.indices(len(rows))
+        labels = torch.from_numpy(self.dataset.labels[rows[share]].astype(np.float32))
+        return Batch(rows[share], self._inputs(rows, random, slice(start, stop)), labels, start, len(rows))
 
     @abstractmethod
-    def _inputs(self, rows: Rows, random: np.random.Generator | None) -> Mapping[str, torch.Tensor] | torch.Tensor:
+    def _inputs(
+        self, rows: Rows, random: np.random.Generator | None, share: slice
+    ) -> Mapping[str, torch.Tensor] | torch.Tensor:
         """What `Batch.inputs` is to be."""
 
     @abstractmethod
@@ -90,15 +103,15 @@ class FrameFeed(Feed):
         super().__init__(dataset)
         self.augment = augment
 
-    def _inputs(self, rows: Rows, random: np.random.Generator | None) -> dict[str, torch.Tensor]:
-        frames: dict[str, torch.Tensor] = self.dataset.batch(rows)["frames"]
+    def _inputs(self, rows: Rows, random: np.random.Generator | None, share: slice) -> dict[str, torch.Tensor]:
+        frames: dict[str, torch.Tensor] = self.dataset.batch(rows[share])["frames"]
         return frames
 
     def logits(self, model: RewardModel, batch: Batch, random: torch.Generator | None = None) -> torch.Tensor:
         assert not isinstance(batch.inputs, torch.Tensor)
         images = model.prepare(batch.inputs)
         if random is not None and self.augment is not None:
-            images = self.augment(images, random)
+            images = self.augment(images, random, batch.start, batch.whole)
         return model.decide(model.encode(images))
 
 
@@ -114,9 +127,10 @@ class FeatureFeed(Feed):
         super().__init__(dataset)
         self.features = features
 
-    def _inputs(self, rows: Rows, random: np.random.Generator | None) -> torch.Tensor:
+    def _inputs(self, rows: Rows, random: np.random.Generator | None, share: slice) -> torch.Tensor:
         views = self.features.shape[1]
         chosen = np.zeros(len(rows), np.int64) if random is None else random.integers(0, views, len(rows))
+        rows, chosen = rows[share], chosen[share]
         order = np.argsort(rows)  # In the order of the disk.
         picked = np.empty((len(rows), *self.features.shape[2:]), np.float16)
         picked[order] = self.features[rows[order], chosen[order]]
@@ -137,7 +151,7 @@ def moved(batch: Batch, device: torch.device) -> Batch:
         if isinstance(inputs, torch.Tensor)
         else {name: value.to(device, non_blocking=True) for name, value in inputs.items()}
     )
-    return Batch(batch.rows, there, batch.labels.to(device, non_blocking=True))
+    return replace(batch, inputs=there, labels=batch.labels.to(device, non_blocking=True))
 
 
 def parts(batch: Batch, size: int) -> Iterator[Batch]:
@@ -146,7 +160,7 @@ def parts(batch: Batch, size: int) -> Iterator[Batch]:
         some = slice(start, start + size)
         inputs = batch.inputs
         cut = inputs[some] if isinstance(inputs, torch.Tensor) else {name: all[some] for name, all in inputs.items()}
-        yield Batch(batch.rows[some], cut, batch.labels[some])
+        yield Batch(batch.rows[some], cut, batch.labels[some], batch.start + start, batch.whole)
 
 
 def read_ahead(read: Callable[[T], R], wanted: Iterable[T]) -> Iterator[R]:

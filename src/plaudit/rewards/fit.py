@@ -16,18 +16,23 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from plaudit.config.convert import to_dict
 from plaudit.config.schema import TrainingConfig
-from plaudit.errors import CheckpointError, NonFiniteError
+from plaudit.errors import CheckpointError, ConfigError, NonFiniteError
 from plaudit.rewards.assess import Aim, Verdict, judge
 from plaudit.rewards.checkpoints import load_checkpoint, save_checkpoint
 from plaudit.rewards.feeds import Batch, Feed, moved, parts, read_ahead
 from plaudit.rewards.listener import Listener
 from plaudit.rewards.model import RewardModel
 from plaudit.rewards.optim import build_optimizer, lr_factor
+from plaudit.rewards.parallel import Alone, Ranks
+from plaudit.rewards.parallel_nets import Net
 from plaudit.rewards.pretrained import load_weights
 from plaudit.rewards.sampling import BatchSampler, class_weights, step_random, step_seed
 from plaudit.rewards.scoring import score
 
 logger = logging.getLogger("plaudit")
+
+DEFAULT_STEPS = 2000
+"""Steps of a fit that names no other length: a minute or so for the default model on two cores."""
 
 LOWER_IS_BETTER = ("log_loss",)
 
@@ -41,23 +46,6 @@ SHOWN = (
     "episode_false_positive_rate",
 )
 """What is logged of every validation."""
-
-KEPT: dict[str, type] = {
-    "epoch": int,
-    "model_state_dict": dict,
-    "optimizer_state_dict": dict,
-    "train_loss": float,
-    "train_acc": float,
-    "reward_model": dict,
-    "step": int,
-    "seconds": float,
-    "window": list,
-    "validated": int,
-    "best": dict,
-    "stale": int,
-    "data": str,
-}
-"""What a checkpoint holds: seed 001's keys first."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +62,7 @@ class Fit:
 
     All that is random in a step comes from the seed and the step's number. So a fit that goes on from a checkpoint
     ends with the same weights, bit for bit, as one that was never stopped, given as many threads; only `max_seconds`
-    depends on the clock.
+    depends on the clock. Several processes take the same steps on the same frames, but for rounding and dropout.
 
     Args:
         model: What is fitted, on its device.
@@ -87,6 +75,8 @@ class Fit:
         data: Names what is learned from; a checkpoint of other data is refused.
         listeners: Who is told of the numbers.
         stop: Asked after every step; the fit saves and ends once it says so.
+        ranks: The processes that fit together. Each has a fit of its own, of equal arguments but for the listeners
+            and `stop`.
 
     Attributes:
         step: Steps done.
@@ -108,20 +98,28 @@ class Fit:
         data: str = "",
         listeners: Sequence[Listener] = (),
         stop: Callable[[], bool] = lambda: False,
+        ranks: Ranks | None = None,
     ) -> None:
         self.model, self.train, self.val, self.settings = model, train, val, settings
         self.aim, self.seed, self.folder, self.data = aim or Aim(), seed, folder, data
         self.listeners, self.stop = listeners, stop
         self.device = next(model.parameters()).device
-        self.parameters = model.trainable()
-        self.optimizer = build_optimizer(self.parameters, settings.optim)
+        self.ranks: Ranks = ranks or Alone()
+        self.net = self.ranks.hold(model)
+        self.optimizer = build_optimizer(self.net.parameters, settings.optim)
         labels = train.dataset.labels
         share = settings.success_share if settings.balance == "sampler" else None
         self.sampler = BatchSampler(labels, settings.global_batch_size, seed, share)
+        if self.sampler.batch < self.ranks.size:
+            raise ConfigError(
+                f"a step has {self.sampler.batch} frames, too few for {self.ranks.size} processes to have one each. "
+                "Raise reward.training.global_batch_size, or take fewer processes."
+            )
         weights = class_weights(labels, settings.success_share) if settings.balance == "weight" else (1.0, 1.0)
         self.class_weights = torch.tensor(weights, device=self.device)
-        steps = settings.num_epochs * self.sampler.steps_per_epoch
-        self.total_steps = steps if settings.max_steps is None else min(steps, settings.max_steps)
+        epochs, most = settings.num_epochs, settings.max_steps
+        steps = DEFAULT_STEPS if epochs is None else epochs * self.sampler.steps_per_epoch
+        self.total_steps = most if most is not None and (epochs is None or most < steps) else steps
         self.step, self.seconds, self.interrupted = 0, 0.0, False
         self.best: Best | None = None
         self.stale = 0
@@ -149,23 +147,33 @@ class Fit:
         finally:
             for listener in self.listeners:
                 listener.close()
+        self._leave()
         if not self.interrupted and self.best is not None:
             load_weights(self.model, self.best.weights, "the best step")
         self.model.eval()
+
+    def _leave(self) -> None:
+        """Ends what needs the other processes: from here on this one has all that was learned."""
+        if self.ranks.size == 1:
+            return
+        model, state = self.net.whole(), self.net.optimizer_state(self.optimizer)
+        self.ranks, self.net = Alone(), Net(model)
+        self.optimizer = build_optimizer(self.net.parameters, self.settings.optim)
+        self.optimizer.load_state_dict(state)
 
     def _train(self) -> None:
         before, started = self.seconds, time.perf_counter()
         for batch in self._batches():
             self._learn(moved(batch, self.device))
             self.step += 1
-            self.seconds = before + time.perf_counter() - started
+            told = self.ranks.gather([before + time.perf_counter() - started, self.stop()])
+            self.seconds, self.interrupted = told[0][0], any(stop for _, stop in told)
             if self._due(self.settings.log_interval):
                 self._log()
             if self._due(self.settings.val_check_interval or self.sampler.steps_per_epoch):
                 self._validate()
             if self._due(self.settings.save_interval):
                 self._save()
-            self.interrupted = self.stop()
             if self.interrupted or self.over:
                 break
         if not self.interrupted:
@@ -183,38 +191,64 @@ class Fit:
         """The batches of all steps that are left, each read while the one before it is learned from."""
 
         def read(step: int) -> Batch:
-            return self.train.read(self.sampler[step], step_random(self.seed, step))
+            rows = self.sampler[step]
+            return self.train.read(rows, step_random(self.seed, step), self.ranks.share(len(rows)))
 
         return read_ahead(read, range(self.step, 0 if self.over else self.total_steps))
 
     def _learn(self, batch: Batch) -> None:
-        """One step of the optimizer, on the mean loss of a batch, taken a part at a time."""
-        random = self._random()
-        if not self.model.training:  # It walks through all modules, which takes as long as a small head does.
-            self.model.train()
+        """One step of the optimizer, on the mean loss of a batch, of which this process has its share, in parts."""
+        self._seed()
+        if not self.net.learner.training:  # It walks through all modules, which takes as long as a small head does.
+            self.net.learner.train()
         self.optimizer.zero_grad(set_to_none=True)
-        for part in parts(batch, self.settings.micro_batch_size or len(batch.rows)):
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.settings.precision == "bf16"):
-                logits = self.train.logits(self.model, part, random).float()
-            loss = self._loss(logits, part.labels) * (len(part.rows) / len(batch.rows))
-            self._check(float(loss.detach()), part)
-            loss.backward()  # type: ignore[no-untyped-call]
-            right = (logits.detach().mean(1) > 0) == (part.labels > 0.5)
-            sums = float(loss.detach()) * len(batch.rows), float(right.sum()), float(len(part.rows))
-            self.window = [total + new for total, new in zip(self.window, sums, strict=True)]
+        some = list(parts(batch, self.settings.micro_batch_size or len(batch.rows)))
+        sums = np.zeros(3)
+        for part in some:
+            with self.net.summing(last=part is some[-1]):
+                sums += self._learn_part(part)
+        self._note(self.ranks.gather(sums.tolist()))
         if self.settings.optim.clip_grad:
-            torch.nn.utils.clip_grad_norm_(self.parameters, self.settings.optim.clip_grad)
+            self.net.clip(self.settings.optim.clip_grad)
         self._set_lr()
         self.optimizer.step()
+        self.net.settle()
 
-    def _random(self) -> torch.Generator:
-        """Draws how the pictures of this step are varied. The generator that dropout draws from begins anew too."""
-        seed = step_seed(self.seed, self.step)
+    def _learn_part(self, part: Batch) -> tuple[float, float, float]:
+        """Adds to the gradients; gives the sum of the losses, the right answers, and the frames."""
+        random = torch.Generator().manual_seed(step_seed(self.seed, self.step))
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.settings.precision == "bf16"):
+            logits = self.net.logits(self.train, part, random).float()
+        loss = self._loss(logits, part.labels) * (len(part.rows) / part.whole)
+        self.net.backward(loss)
+        right = (logits.detach().mean(1) > 0) == (part.labels > 0.5)
+        return float(loss.detach()) * part.whole, float(right.sum()), float(len(part.rows))
+
+    def _seed(self) -> None:
+        """The generator that dropout draws from begins anew, in every process with other numbers."""
+        seed = step_seed(self.seed, self.step, self.ranks.rank)
         if self.device.type == "cuda":
             torch.cuda.manual_seed(seed)
         else:  # Not torch.manual_seed, which also reaches for GPUs that are not there, and takes a millisecond.
             torch.default_generator.manual_seed(seed)
-        return torch.Generator().manual_seed(seed)
+
+    def _note(self, sums: list[list[float]]) -> None:
+        """Adds up what every rank has seen in a step: its losses, which must be numbers, right answers and frames."""
+        for rank, (loss, _, _) in enumerate(sums):
+            if not math.isfinite(loss):
+                raise NonFiniteError(self._broken(loss, rank))
+        self.window = [total + sum(new) for total, new in zip(self.window, zip(*sums, strict=True), strict=True)]
+
+    def _broken(self, loss: float, rank: int) -> str:
+        """What to say of a loss that is no number. Every rank knows the frames of all, and says the same."""
+        dataset, rows = self.train.dataset, self.sampler[self.step]
+        numbers = np.unique(dataset.episodes[rows[self.ranks.share_of(rank, len(rows))]])
+        names = [dataset.source[int(number)].id for number in numbers[:5]]
+        more = f" and {len(numbers) - 5} more" if len(numbers) > 5 else ""
+        return (
+            f"the loss is {loss} at step {self.step:,}, in a batch of the episodes {', '.join(names)}{more}. Lower "
+            "reward.training.optim.lr, or set clip_grad there."
+        )
 
     def _loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Binary cross entropy of logits (n, heads), the mean over frames and heads; every head learns for itself."""
@@ -226,18 +260,6 @@ class Fit:
         rate = self.settings.optim.lr * lr_factor(self.settings.optim, min(1.0, coming), self.total_steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-
-    def _check(self, loss: float, part: Batch) -> None:
-        if math.isfinite(loss):
-            return
-        dataset = self.train.dataset
-        numbers = np.unique(dataset.episodes[part.rows])
-        names = [dataset.source[int(number)].id for number in numbers[:5]]
-        more = f" and {len(numbers) - 5} more" if len(numbers) > 5 else ""
-        raise NonFiniteError(
-            f"the loss is {loss} at step {self.step:,}, in a batch of the episodes {', '.join(names)}{more}. Lower "
-            "reward.training.optim.lr, or set clip_grad there."
-        )
 
     def _due(self, interval: int) -> bool:
         return self.step % interval == 0
@@ -264,10 +286,11 @@ class Fit:
         if self._validated == self.step:
             return
         self._validated = self.step
-        verdict = judge(score(self.model, self.val), self.aim)
+        model = self.net.whole()
+        verdict = judge(score(model, self.val, self.ranks), self.aim)
         found = self._rank(verdict)
         if self.best is None or found > self.best.score:
-            weights = {name: value.detach().cpu().clone() for name, value in self.model.state_dict().items()}
+            weights = {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
             self.best, self.stale = Best(self.step, found, weights), 0
         else:
             self.stale += 1
@@ -282,18 +305,21 @@ class Fit:
         return -math.inf if math.isnan(value) else -value if name in LOWER_IS_BETTER else value
 
     def _save(self) -> None:
-        if self.folder is not None and self._saved != self.step:
-            self._saved = self.step
-            save_checkpoint(self.folder, self.step, self.state(), self.settings.keep_checkpoints)
+        if self.folder is None or self._saved == self.step:
+            return
+        self._saved = self.step
+        state = self.state()
+        if self.ranks.leads:
+            save_checkpoint(self.folder, self.step, state, self.settings.keep_checkpoints)
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint holds."""
+        """What a checkpoint holds, the same from however many processes; while they are, all must ask at once."""
         best = self.best
         loss, right, frames = self.window
         return {
             "epoch": self.epoch,
-            "model_state_dict": self.model.state_dict(),
-            "optimizer_state_dict": self.optimizer.state_dict(),
+            "model_state_dict": self.net.whole().state_dict(),
+            "optimizer_state_dict": self.net.optimizer_state(self.optimizer),
             "train_loss": loss / frames if frames else self.train_loss,
             "train_acc": right / frames if frames else self.train_acc,
             "reward_model": to_dict(self.model.config),
@@ -308,15 +334,15 @@ class Fit:
 
     def load(self, path: Path) -> None:
         """Takes up a checkpoint. It must be of the same model and data."""
-        content = load_checkpoint(path, KEPT)
+        content = load_checkpoint(path)
         if content["data"] != self.data:
             raise CheckpointError(
                 f"the checkpoint '{path}' was fitted to other data: episodes, frames or labels of the training split "
                 "have changed since. Put them back, or start anew."
             )
-        load_weights(self.model, content["model_state_dict"], path)
+        self.net.load(content["model_state_dict"], path)
         try:
-            self.optimizer.load_state_dict(content["optimizer_state_dict"])
+            self.net.load_optimizer(self.optimizer, content["optimizer_state_dict"])
         except (ValueError, KeyError) as error:
             raise CheckpointError(f"the checkpoint '{path}' is of another optimizer or model: {error}") from error
         self.step, self.seconds, self.stale = content["step"], content["seconds"], content["stale"]

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 Norm: TypeAlias = Literal["group", "batch"]
-Stem: TypeAlias = Literal["7x7", "3x3"]
+Stem: TypeAlias = Literal["7x7", "5x5", "3x3"]
 
 GROUPS = 4
 """Groups of every GroupNorm."""
@@ -136,8 +136,8 @@ class ResNet(Encoder):
     Args:
         arch: A key of `LAYERS`.
         width: Channels of the first stage.
-        stem: `7x7` is the paper's: a strided 7x7 convolution and a strided maximum. `3x3` is one strided convolution,
-            for small images, of which the paper's stem would leave little.
+        stem: `7x7` is the paper's: a strided 7x7 convolution and a strided maximum. The others are one convolution,
+            for narrow networks: `3x3` halves the image, `5x5` makes a quarter of each side in one go.
         norm: Normalisation after each convolution.
         stages: How many of the four stages.
     """
@@ -147,8 +147,8 @@ class ResNet(Encoder):
     ) -> None:
         super().__init__()
         block = Bottleneck if arch in DEEP else Block
-        size = 7 if stem == "7x7" else 3
-        self.conv1 = nn.Conv2d(3, width, size, 2, size // 2, bias=False)
+        size, stride = {"7x7": (7, 2), "5x5": (5, 4), "3x3": (3, 2)}[stem]
+        self.conv1 = nn.Conv2d(3, width, size, stride, size // 2, bias=False)
         self.bn1 = norm_layer(norm, width)
         self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.MaxPool2d(3, 2, 1) if stem == "7x7" else nn.Identity()
@@ -160,7 +160,7 @@ class ResNet(Encoder):
                 blocks.append(block(self.channels, width * 2**stage, stride, norm))
                 self.channels = width * 2**stage * block.expansion
             self.add_module(f"layer{stage + 1}", nn.Sequential(*blocks))
-        self.stride = (4 if stem == "7x7" else 2) * 2 ** (stages - 1)
+        self.stride = (2 if stem == "3x3" else 4) * 2 ** (stages - 1)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

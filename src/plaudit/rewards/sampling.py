@@ -17,9 +17,15 @@ def step_random(seed: int, step: int) -> np.random.Generator:
     return np.random.default_rng([seed, 0, step])
 
 
-def step_seed(seed: int, step: int) -> int:
-    """Of what torch draws in one step: how pictures are varied, and what dropout leaves out."""
-    return int(np.random.default_rng([seed, 4, step]).integers(2**62))
+def step_seed(seed: int, step: int, rank: int = 0) -> int:
+    """Of what torch draws in one step: how pictures are varied, and what dropout leaves out.
+
+    Args:
+        seed: Of the fit.
+        step: The step.
+        rank: The process that draws, where several do and must not draw the same.
+    """
+    return int(np.random.default_rng([seed, 4, step, rank]).integers(2**62))
 
 
 class Shuffles:

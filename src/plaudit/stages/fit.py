@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +17,8 @@ from plaudit.config.convert import to_dict
 from plaudit.config.load import save_config
 from plaudit.config.schema import FitConfig
 from plaudit.episodes.split import TRAIN, VAL
-from plaudit.errors import CheckpointError
-from plaudit.stages.common import load_fit, run_folder, versions
+from plaudit.errors import CheckpointError, ConfigError
+from plaudit.stages.common import Place, load_fit, run_folder, versions
 from plaudit.stages.fit_parts import Parts, build_feeds, build_parts
 from plaudit.stages.fit_results import finish, visualise
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from plaudit.rewards.feeds import Feed
     from plaudit.rewards.fit import Fit
     from plaudit.rewards.listener import Listener
+    from plaudit.rewards.parallel import Ranks, Seat
     from plaudit.rl.run import RunFolder
 
 logger = logging.getLogger("plaudit")
@@ -32,23 +35,136 @@ FOLDERS = ("logs",)
 """What the folder of a fit holds from the start; `step_<N>/` and `best_model/` join it."""
 
 
-def fit(config: FitConfig, *, quiet: bool = False) -> dict[str, Any]:
-    """Fits a reward model in a new run folder, or in the one that the config names."""
-    parts = build_parts(config, quiet)
-    return _fit(parts, _new_folder(parts.config), None, quiet)
+@dataclass(frozen=True)
+class Job:
+    """What a fit has to do, in however many processes.
+
+    Attributes:
+        config: Its config.
+        quiet: No progress display.
+        folder: Where to; `None` for a new one, or the one that the config names.
+        checkpoint: What to go on from.
+        command: What goes on with it once it was stopped; `None` for what a fit alone takes.
+    """
+
+    config: FitConfig
+    quiet: bool
+    folder: Path | None = None
+    checkpoint: Path | None = None
+    command: str | None = None
+
+
+def fit(config: FitConfig, *, quiet: bool = False, place: Place | None = None) -> dict[str, Any]:
+    """Fits a reward model in a new run folder, in the one that the config names, or in a `place` where something may
+    have been begun.
+    """
+    from plaudit.rewards.checkpoints import saved_checkpoints
+
+    if place is None:
+        return _start(Job(config, quiet))
+    found = saved_checkpoints(place.folder)
+    return _start(Job(config, quiet, place.folder, found[-1] if found else None, place.command))
 
 
 def resume_fit(path: Path, overrides: Sequence[str] = (), *, quiet: bool = False) -> dict[str, Any]:
     """Goes on with a fit where its latest checkpoint left it, or where the checkpoint given did."""
     from plaudit.rewards.checkpoints import saved_checkpoints
-    from plaudit.rl.run import RunFolder
 
     home = run_folder(path)
     config = load_fit(home / "config.yaml", overrides)
     found = [path] if path.is_file() else saved_checkpoints(home)
     if not found:
         raise CheckpointError(f"'{home}' has no step_<N>/checkpoint.pt yet; start it again with plaudit fit.")
-    return _fit(build_parts(config, quiet), RunFolder.open(home, FOLDERS), found[-1], quiet)
+    return _start(Job(config, quiet, home, found[-1]))
+
+
+def _start(job: Job) -> dict[str, Any]:
+    """Does a job in this process, in processes that are started for it, or as one of those that torchrun started."""
+    from plaudit.rewards.parallel import Seat
+
+    keys, seat = job.config.reward.training, Seat.from_environment()
+    if keys.training_backend == "simple":
+        if seat is not None and seat.size > 1:
+            raise ConfigError(
+                f"torchrun has started {seat.size} processes, but reward.training.training_backend is simple, which is "
+                "one process. Set it to ddp or fsdp, or start plaudit without torchrun."
+            )
+        return carry_out(job)
+    if seat is None:
+        from plaudit.stages.fit_workers import run_workers
+
+        return run_workers(job)
+    if keys.training_processes not in (None, seat.size):
+        raise ConfigError(
+            f"torchrun has started {seat.size} processes, but reward.training.training_processes is "
+            f"{keys.training_processes}. Leave that key out."
+        )
+    return carry_out(job, seat)
+
+
+def carry_out(job: Job, seat: Seat | None = None) -> dict[str, Any]:
+    """Trains, judges, tests, and says where things are.
+
+    Args:
+        job: What to do.
+        seat: The place of this process, where several do it together. All but the first return nothing.
+    """
+    started = time.perf_counter()
+    with _ranks(job.config, seat) as ranks, _heard(ranks):
+        quiet = job.quiet or not ranks.leads
+        parts = build_parts(job.config, quiet, ranks)
+        run = ranks.told(lambda: _begin(job, parts))
+        with ranks.first("inputs"):
+            if ranks.leads and job.config.reward.training.visualize_positive:
+                visualise(parts)
+            feeds = build_feeds(parts, quiet)
+        work = _train(job, parts, run, feeds, ranks)
+    return _conclude(job, parts, run, feeds, work, started) if ranks.leads else {}
+
+
+def _ranks(config: FitConfig, seat: Seat | None) -> AbstractContextManager[Ranks]:
+    """The processes of a fit, as long as they work together."""
+    import torch
+
+    from plaudit.rewards.parallel import Alone, join
+
+    backend = config.reward.training.training_backend
+    if seat is None or backend == "simple":
+        return nullcontext(Alone())
+    cuda = config.runtime.cuda and torch.cuda.is_available()
+    if cuda and seat.local_size > torch.cuda.device_count():
+        raise ConfigError(
+            f"{seat.local_size} processes need a GPU each, but there are {torch.cuda.device_count()}. Set "
+            "reward.training.training_processes to that, or runtime.cuda to false."
+        )
+    return join(seat, backend, cuda=cuda)
+
+
+@contextmanager
+def _heard(ranks: Ranks) -> Iterator[None]:
+    """Lets only the first of several processes log and print: all would say the same."""
+    if ranks.leads:
+        yield
+        return
+    logger.disabled = True
+    try:
+        with redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        logger.disabled = False
+
+
+def _begin(job: Job, parts: Parts) -> RunFolder:
+    """The run's folder, with its config."""
+    from plaudit.rl.run import RunFolder
+
+    config = parts.config
+    run = _new_folder(config) if job.folder is None else RunFolder.open(job.folder, FOLDERS)
+    save_config(config, run.path / "config.yaml", "fit")
+    logger.info("run folder: %s", run.path)
+    if config.reward.training.max_seconds is not None:
+        logger.info("max_seconds goes by the clock, so this fit cannot be repeated or resumed exactly.")
+    return run
 
 
 def _new_folder(config: FitConfig) -> RunFolder:
@@ -69,41 +185,15 @@ def _new_folder(config: FitConfig) -> RunFolder:
     return run
 
 
-def _fit(parts: Parts, run: RunFolder, checkpoint: Path | None, quiet: bool) -> dict[str, Any]:
-    """Trains, judges, tests, and says where things are."""
-    config, started = parts.config, time.perf_counter()
-    save_config(config, run.path / "config.yaml", "fit")
-    logger.info("run folder: %s", run.path)
-    if config.reward.training.max_seconds is not None:
-        logger.info("max_seconds goes by the clock, so this fit cannot be repeated or resumed exactly.")
-    if config.reward.training.visualize_positive:
-        visualise(parts)
-    feeds = build_feeds(parts, quiet)
-    work = _train(parts, run, checkpoint, feeds, quiet)
-    result = {
-        "run": str(run.path),
-        "steps": work.step,
-        "epochs": work.epoch,
-        "train_seconds": work.seconds,
-        "best_step": None if work.best is None else work.best.step,
-        "interrupted": work.interrupted,
-    }
-    if work.interrupted:
-        logger.info("stopped and saved; go on with: plaudit fit --resume %s", run.path)
-    else:
-        result |= finish(parts, work, feeds, run.path)
-    return {**result, "seconds": time.perf_counter() - started, "versions": versions()}
-
-
-def _train(parts: Parts, run: RunFolder, checkpoint: Path | None, feeds: dict[str, Feed], quiet: bool) -> Fit:
+def _train(job: Job, parts: Parts, run: RunFolder, feeds: dict[str, Feed], ranks: Ranks) -> Fit:
     """The fit itself, from the start or from a checkpoint; the first Ctrl-C ends it in good order."""
     from plaudit.rewards.feeds import FeatureFeed
     from plaudit.rewards.fingerprints import of_members
     from plaudit.rewards.fit import Fit
     from plaudit.rl.guard import Interrupt
 
-    config = parts.config
-    with Interrupt() as interrupt, _threads(config, head_only=isinstance(feeds[TRAIN], FeatureFeed)):
+    config, head_only = parts.config, isinstance(feeds[TRAIN], FeatureFeed)
+    with Interrupt() as interrupt, _threads(config, head_only=head_only, processes=ranks.local_size):
         work = Fit(
             parts.model,
             feeds[TRAIN],
@@ -113,13 +203,33 @@ def _train(parts: Parts, run: RunFolder, checkpoint: Path | None, feeds: dict[st
             seed=config.runtime.seed,
             folder=run.path,
             data=of_members(parts.data[TRAIN]),
-            listeners=_listeners(config, run, quiet),
+            listeners=_listeners(config, run, job.quiet) if ranks.leads else [],
             stop=lambda: interrupt.asked,
+            ranks=ranks,
         )
-        if checkpoint is not None:
-            _load(work, checkpoint, run.path)
+        if job.checkpoint is not None:
+            _load(work, job.checkpoint, run.path)
         work.run()
     return work
+
+
+def _conclude(
+    job: Job, parts: Parts, run: RunFolder, feeds: dict[str, Feed], work: Fit, started: float
+) -> dict[str, Any]:
+    """What comes after training, which one process does alone."""
+    result = {
+        "run": str(run.path),
+        "steps": work.step,
+        "epochs": work.epoch,
+        "train_seconds": work.seconds,
+        "best_step": None if work.best is None else work.best.step,
+        "interrupted": work.interrupted,
+    }
+    if work.interrupted:
+        logger.info("stopped and saved; go on with: %s", job.command or f"plaudit fit --resume {run.path}")
+    else:
+        result |= finish(parts, work, feeds, run.path)
+    return {**result, "seconds": time.perf_counter() - started, "versions": versions()}
 
 
 def _load(work: Fit, checkpoint: Path, folder: Path) -> None:
@@ -135,9 +245,9 @@ def _load(work: Fit, checkpoint: Path, folder: Path) -> None:
 
 
 @contextmanager
-def _threads(config: FitConfig, head_only: bool) -> Iterator[None]:
+def _threads(config: FitConfig, head_only: bool, processes: int) -> Iterator[None]:
     """Torch's share of the cores while a fit trains, and all of them again afterwards."""
-    claim_threads(fit_threads(config.runtime.threads, head_only=head_only))
+    claim_threads(fit_threads(config.runtime.threads, head_only=head_only, processes=processes))
     try:
         yield
     finally:

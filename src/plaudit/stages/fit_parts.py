@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from plaudit.rewards.config import RewardModelConfig
     from plaudit.rewards.feeds import Feed
     from plaudit.rewards.model import RewardModel
+    from plaudit.rewards.parallel import Ranks
 
 
 @dataclass(frozen=True)
@@ -48,18 +49,20 @@ class Parts:
         from plaudit.rewards.assess import Aim
 
         reward = self.config.reward
-        return Aim(reward.training.target_false_positive_rate, reward.hold, reward.reward_mode)
+        return Aim(reward.training.target_false_positive_rate, reward.hold or 1, reward.reward_mode)
 
 
-def build_parts(config: FitConfig, quiet: bool) -> Parts:
+def build_parts(config: FitConfig, quiet: bool, ranks: Ranks) -> Parts:
     """Data first, and everything about it that could spoil the fit; then the model."""
     from plaudit.rewards.preflight import check_splits
 
     cache = _cache(config)
-    splits = open_splits(config, cache, quiet=quiet)
-    tell_statistics(splits)
-    check_splits(splits)
-    device = _device(config)
+    with ranks.first("data"):
+        splits = open_splits(config, cache, quiet=quiet)
+        if ranks.leads:
+            tell_statistics(splits)
+            check_splits(splits)
+    device = _device(config, ranks)
     keep_freed_memory()
     from plaudit.episodes.dataset import FrameDataset
     from plaudit.rewards.model import build_reward_model
@@ -116,16 +119,16 @@ def _check_sizes(frames: FrameDataset, model: RewardModel, name: str) -> None:
             )
 
 
-def _device(config: FitConfig) -> torch.device:
+def _device(config: FitConfig, ranks: Ranks) -> torch.device:
     import torch
 
-    keys = config.reward.training
     device = set_up(config, fit_threads(config.runtime.threads))
-    if device.type == "cuda" and keys.gpu_id >= torch.cuda.device_count():
-        raise ConfigError(
-            f"reward.training.gpu_id is {keys.gpu_id}, but there are {torch.cuda.device_count()} GPUs, counted from 0."
-        )
-    return torch.device("cuda", keys.gpu_id) if device.type == "cuda" else device
+    if device.type != "cuda":
+        return device
+    number, count = ranks.gpu(config.reward.training.gpu_id), torch.cuda.device_count()
+    if number >= count:
+        raise ConfigError(f"reward.training.gpu_id is {number}, but there are {count} GPUs, counted from 0.")
+    return torch.device("cuda", number)
 
 
 def _cache(config: FitConfig) -> Path:

@@ -190,7 +190,7 @@ def _tell(artifact: RewardArtifact, verdict: Verdict) -> None:
     choice = verdict.choice
     if artifact.measured_on != TEST:
         logger.warning("there is no test split: these numbers are of the validation split, and too good.")
-    rows = [[words, *_cells(name, artifact.metrics)] for name, words in TOLD.items()]
+    rows = [[words, *cells(name, artifact.metrics)] for name, words in TOLD.items()]
     show_table([f"{artifact.measured_on} episodes", "value", "95 % bounds"], rows, right=["value", "95 % bounds"])
     logger.info(
         "threshold %.4f, for false positives in at most %.3g %% of episodes; on the validation split in %d of %d, with "
@@ -206,7 +206,8 @@ def _tell(artifact: RewardArtifact, verdict: Verdict) -> None:
     logger.info("reward model: %s", artifact.path)
 
 
-def _cells(name: str, metrics: Metrics) -> list[str]:
+def cells(name: str, metrics: Metrics) -> list[str]:
+    """One metric and its bounds in words; where it could not be measured, why."""
     from plaudit.rewards.metrics import why_missing
 
     value, low, high = (metrics.get(key, math.nan) for key in (name, f"{name}_low", f"{name}_high"))
