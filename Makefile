@@ -13,6 +13,7 @@ run: setup ## Train a robot to push a cube, and show the result (about a minute)
 	$(BIN)/plaudit train push_cube
 
 test: setup ## Run the tests
+	@sh scripts/browser.sh
 	$(BIN)/pytest -n 2
 
 setup: $(READY) ## Only the set-up: .venv, pinned packages, OpenGL libraries

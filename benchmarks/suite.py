@@ -22,6 +22,7 @@ BENCHMARKS = {
     "collect": "collecting episodes, with and without the writer",
     "fit": "fitting a head on a frozen encoder, against running the encoder in every epoch",
     "engine": "scored images/s, against eager torch",
+    "reward_loop": "PPO on a learned reward in each of its modes, against PPO on the env's own",
     "footprint": "memory of training, and time to start",
 }
 

@@ -19,10 +19,11 @@ from plaudit.errors import ConfigError, PlauditError, nearest
 
 HELP = """\
 usage: plaudit COMMAND [...] [--json] [--verbose]
-
 Trains robots from what success looks like.
 
 commands:
+  run [RECIPE] [key=value ...]   all stages, from nothing to a report
+  report RUN [--out PAGE.html]   a web page of what a run has shown
   collect RECIPE [key=value ...] collect labelled episodes, or go on with it
   fit DATA [key=value ...]       fit a reward model to episodes, or of a RECIPE
   train RECIPE [key=value ...]   train a policy       (plaudit train push_cube)
@@ -35,8 +36,7 @@ commands:
   bench [NAME ...]               measure speed
 
 options:
-  -h, --help     show this, or the help of a command: plaudit train --help
-  --version      show the version
+  -h, --help     show this, or a command's help; --version shows the version
   --json         human display to stderr, one JSON object as stdout's last line
   --verbose      log more
 
@@ -88,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if as_json:
             _print_json({"error": f"{type(error).__name__}: {error}", "exit_code": 1})
         raise
-    if as_json and result is not None:
+    if as_json and result:  # Of several processes that torchrun started, only the first has something to report.
         _print_json(result)
     if result is not None and result.get("interrupted"):
         return 130
@@ -213,6 +213,41 @@ def _train(args: argparse.Namespace) -> dict[str, Any]:
     return dict(stages.train(config, quiet=args.quiet))
 
 
+def _run_arguments(parser: Parser) -> None:
+    parser.add_argument("words", nargs="*", metavar="RECIPE, key=value", help="a recipe or file, then overrides")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="a .json or .yaml file of your own")
+    parser.add_argument("--resume", type=Path, metavar="RUN", help="go on with a run's folder")
+    redo = "do this stage again: collect, fit, train or compare; only with --resume"
+    parser.add_argument("--redo", action="append", default=[], metavar="STAGE", help=redo)
+    parser.add_argument("--quiet", action="store_true", help="no progress display")
+
+
+def _run(args: argparse.Namespace) -> dict[str, Any]:
+    from plaudit.compute import wait_quietly
+
+    wait_quietly()
+    recipe, overrides = _split(args.words)
+    if args.resume is not None:
+        if recipe is not None or args.config is not None:
+            raise ConfigError("--resume goes on with the run's own config; leave out the recipe and --config.")
+        return dict(_stages().resume_run(args.resume, overrides, redo=args.redo, quiet=args.quiet))
+    if args.redo:
+        raise ConfigError("--redo does a stage of a run again; name the run with --resume RUN.")
+    stages = _stages()
+    recipe = "quickstart" if recipe is None and args.config is None else recipe
+    return dict(stages.run(stages.load_run(recipe, overrides, args.config), quiet=args.quiet))
+
+
+def _report_arguments(parser: Parser) -> None:
+    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run, a training or a fit")
+    parser.add_argument("--out", type=Path, metavar="PAGE.html", help="where to; default RUN/report.html")
+    parser.add_argument("--quiet", action="store_true", help="say nothing")
+
+
+def _report(args: argparse.Namespace) -> dict[str, Any]:
+    return dict(_stages().report(args.run, args.out, quiet=args.quiet))
+
+
 def _collect_arguments(parser: Parser) -> None:
     parser.add_argument("words", nargs="*", metavar="RECIPE, key=value", help="a recipe or file, then overrides")
     parser.add_argument("--config", type=Path, metavar="FILE", help="a .json or .yaml file of your own")
@@ -296,11 +331,15 @@ def _recipes(args: argparse.Namespace) -> dict[str, Any]:
         return {"recipes": rows}
     from plaudit.config.convert import to_dict
     from plaudit.config.load import to_yaml
+    from plaudit.config.runs import has_stages
 
     recipe, overrides = _split(args.words)
-    config = _stages().load(recipe, overrides, None)
+    if recipe is not None and has_stages(recipe):
+        config = _stages().load_run(recipe, overrides).to_dict()
+    else:
+        config = to_dict(_stages().load(recipe, overrides, None))
     print(to_yaml(config), end="")
-    return {"recipe": recipe, "config": to_dict(config)}
+    return {"recipe": recipe, "config": config}
 
 
 def _bench_arguments(parser: Parser) -> None:
@@ -364,6 +403,8 @@ def _doctor(args: argparse.Namespace) -> dict[str, Any]:
 
 
 COMMANDS = {
+    "run": Command("Run all stages, or go on with it: a recipe's, quickstart by default.", _run_arguments, _run),
+    "report": Command("Write a web page of what a run has shown.", _report_arguments, _report),
     "collect": Command("Collect labelled episodes, or go on with it.", _collect_arguments, _collect),
     "fit": Command("Fit a reward model to episodes, or go on with it.", _fit_arguments, _fit),
     "train": Command("Train a policy from a recipe, a file, or where a run stopped.", _train_arguments, _train),

@@ -97,8 +97,8 @@ def test_seed_001(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert keys.positive_dir == "./reward_data/positive" and keys.negative_dir == "./reward_data/negative"
     lines = [record.getMessage().partition(": ")[2] for record in caplog.records]
     assert lines == [
-        "'reward.group_name' is not used while collecting.",
-        "'reward.reward_model' is not used while collecting.",
+        "'reward.reward_model' is read as 'reward.model'.",
+        "'reward.group_name' is not used: one process serves the rewards.",
     ]
 
 
@@ -111,8 +111,7 @@ def test_targets_by_either_name() -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("reward.use_reward_model=True", "command line: reward.use_reward_model: .*not built yet"),
-        ("reward.use_reward_model=3", "unknown key"),
+        ("reward.use_reward_model=3", "expected bool, got 3"),
         ("reward.colect_data=True", "Did you mean 'collect_data'"),
         ("reward_data_collection.save_dri=x", "reward.data_collection.save_dri: unknown key.*'save_dir'"),
         ("reward.data_collection.positive_dir=a", "negative_dir: give both folders or none"),

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from plaudit.envs import Outcome, Step, TaskEnv, build_env, register_env
-from plaudit.envs.base import Frames, Obs
+from plaudit.envs.base import Frames, Obs, Reading
 from plaudit.envs.testing import (
     CHECKS,
     Make,
@@ -23,9 +23,11 @@ from plaudit.envs.testing import (
     check_final_obs,
     check_frames,
     check_independence,
+    check_restart,
     check_saved_state,
     check_seeds,
     check_snapshots,
+    check_spaces,
     check_steps,
 )
 from plaudit.errors import EnvError
@@ -93,6 +95,7 @@ class Broken(Walk):
         self.can_save_state = mistake == "state"
         self.can_snapshot = mistake == "snapshot"
         self.cameras = ("camera",) if mistake == "snapshot" else ()
+        self.readings = {"width": Reading(2)} if mistake == "reading" else {}
 
     def step(self, action: torch.Tensor) -> Step:
         step = super().step(action)
@@ -105,6 +108,14 @@ class Broken(Walk):
         if self.mistake == "slow clock":
             self.clock[0] -= 1
         return step
+
+    def restart(self, ids: torch.Tensor) -> Obs:
+        if self.mistake == "restarts all":
+            super().restart(torch.arange(self.num_envs))
+        if self.mistake == "old clock":
+            self.start(ids)
+            return self.observe(ids)
+        return super().restart(ids)
 
     def start(self, ids: torch.Tensor, seed: int | None = None) -> None:
         if self.mistake == "no seed":
@@ -155,6 +166,9 @@ class Broken(Walk):
         ("slow clock", check_episode_ends, "truncated at step 6"),
         ("no seed", check_seeds, "with the same seed"),
         ("state", check_saved_state, "a state loaded into another env"),
+        ("restarts all", check_restart, "leaves env 1 as it was"),
+        ("old clock", check_restart, "begins at 0"),
+        ("reading", check_spaces, "the reading 'width' has a place in state, not 2"),
         ("snapshot", check_snapshots, "drawn later is the picture that was drawn then"),
         ("none", check_independence, "among 2 and among 5"),
     ],

@@ -5,31 +5,14 @@ from __future__ import annotations
 import base64
 import io
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
+from pages import Balanced
 from PIL import Image
 
 from plaudit.report.page import bullets, strip, table, tag, tiles, write_page
 from plaudit.report.sheet import GOOD, Strip, Tile
-
-VOID = {"meta", "img", "br"}
-
-
-class Balanced(HTMLParser):
-    """Complains about tags that are not closed in order."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: object) -> None:
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
 
 
 def test_a_page_is_well_formed_and_fetches_nothing(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import logging
 from typing import Any
 
 from plaudit.config.fit_aliases import reward_fit
+from plaudit.config.reward_aliases import reward_training
 from plaudit.config.sources import COMMAND_LINE
 from plaudit.errors import ConfigError
 
@@ -18,7 +19,7 @@ log = logging.getLogger("plaudit")
 
 def translate(tree: dict[str, Any], source: str) -> dict[str, Any]:
     """`tree` in canonical spelling, by every reader in turn."""
-    for reader in (embodichain, reward_data, rlinf, reward_fit):
+    for reader in (embodichain, reward_data, rlinf, reward_fit, reward_training):
         tree = reader(dict(tree), source)
     return tree
 
@@ -74,19 +75,11 @@ def reward_data(tree: dict[str, Any], source: str) -> dict[str, Any]:
 
 
 def rlinf(tree: dict[str, Any], source: str) -> dict[str, Any]:
-    """Seeds 001 and 003: keys of `reward` that belong to other stages, and the targets by another name."""
+    """Seeds 000, 001 and 003: the targets of a collection by another name."""
     reward = tree.get("reward")
     if not isinstance(reward, dict):
         return tree
     reward = dict(reward)
-    if reward.get("use_reward_model") is True:
-        raise ConfigError(f"{source}: reward.use_reward_model: training on a reward model is not built yet.")
-    if reward.get("use_reward_model") is False:
-        del reward["use_reward_model"]
-    for key in ("group_name", "reward_model"):
-        if key in reward:
-            del reward[key]
-            log.warning("%s: 'reward.%s' is not used while collecting.", source, key)
     if "data_collection" in reward:
         targets = {"target_success": "max_positive_trajectories", "target_failure": "max_negative_trajectories"}
         reward["data_collection"] = _renamed(reward["data_collection"], targets, "reward.data_collection", source)

@@ -7,6 +7,7 @@ from dataclasses import is_dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from plaudit.config.convert import Locate, Where, fill, written
+from plaudit.config.guards import check_names, parse_guard
 from plaudit.config.schema import Config
 from plaudit.errors import ConfigError, RegistryError
 
@@ -92,6 +93,7 @@ def check_combinations(config: Config, parts: Parts, locate: Locate) -> None:
     _check_batch(config, parts, locate)
     _check_images(config, parts, fail)
     _check_cameras(config, parts, fail)
+    _check_learned_reward(config, parts, fail)
 
 
 def _check_batch(config: Config, parts: Parts, locate: Locate) -> None:
@@ -131,6 +133,35 @@ def _check_cameras(config: Config, parts: Parts, fail: Callable[[str, str], Conf
         replace(part, cameras=cameras)
     except ValueError as error:
         raise fail("reward.data_collection.image_keys", f"{str(error).partition(': ')[2]}.") from None
+
+
+def _check_learned_reward(config: Config, parts: Parts, fail: Callable[[str, str], ConfigError]) -> None:
+    """Whether the pieces of stage 3 fit together, and no ground truth reaches what learns unless it is named."""
+    reward = config.reward
+    if not reward.use_reward_model:
+        if "model_" in config.runtime.best_metric:
+            raise fail("runtime.best_metric", "is for training on a reward model; set reward.use_reward_model=true.")
+        return
+    if reward.checkpoint_path is None:
+        raise fail("reward.checkpoint_path", "must name a reward model, such as the folder of a plaudit fit.")
+    if reward.terminate_on_success and reward.collect_data:
+        raise fail("reward.terminate_on_success", "cannot end episodes that reward.collect_data is collecting.")
+    for use in ("train", "eval"):
+        part = parts[f"env.{use}"]
+        if _get(part, "terminate_on_success") is True and not reward.env_success_ends:
+            overlay = getattr(config.env, use)
+            key = f"env.{use if 'terminate_on_success' in overlay else 'cfg'}.terminate_on_success"
+            raise fail(
+                key,
+                "ends episodes by the env's own verdict, which a learned reward is to replace. Set it to false; "
+                "reward.terminate_on_success ends them by the model's. If it is meant: reward.env_success_ends=true.",
+            )
+    known = getattr(parts["env.train"], "readings", None)
+    if known is not None:
+        try:
+            check_names([parse_guard(text) for text in reward.guards], known)
+        except ValueError as error:
+            raise fail("reward.guards", str(error)) from None
 
 
 def _config_type(

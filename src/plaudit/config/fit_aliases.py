@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
+
+from plaudit.config.trees import NOTHING, get_key, laid, repointed, without
 
 log = logging.getLogger("plaudit")
 
@@ -68,64 +69,23 @@ CONVERTED: dict[str, Callable[[Any], Any]] = {
 }
 """Where the value is another too."""
 
-NOTHING: Any = object()
-"""Stands for no value, as null is one."""
-
 
 def reward_fit(tree: dict[str, Any], source: str) -> dict[str, Any]:
     """Seeds 000 (`reward_training.*`), 002 (`data.*`, `actor.*`, `runner.*`) and 003 (`reward.*`, `runner.*`)."""
-    place = _get(tree, "reward_training.save_dir")
+    place = get_key(tree, "reward_training.save_dir")
     if place not in (None, NOTHING):
-        tree = _laid(tree, f"{TRAINING}.output_checkpoint", f"{place}/reward_model_best.pt")
-    theirs = any(_get(tree, key) is not NOTHING for key in SEED_003 if key.startswith("reward."))
-    if theirs and isinstance(_get(tree, "reward.model"), dict):
-        tree = _laid(tree, "reward.model.model_type", "binary_classifier")  # Theirs, and not our small one.
+        tree = laid(tree, f"{TRAINING}.output_checkpoint", f"{place}/reward_model_best.pt")
+    theirs = any(get_key(tree, key) is not NOTHING for key in SEED_003 if key.startswith("reward."))
+    if theirs and isinstance(get_key(tree, "reward.model"), dict):
+        tree = laid(tree, "reward.model.model_type", "binary_classifier")  # Theirs, and not our small one.
     for old, new in {**SEED_000, **SEED_002, **SEED_003}.items():
-        value = _get(tree, old)
+        value = get_key(tree, old)
         if value is not NOTHING:
             log.warning("%s: '%s' is read as '%s'.", source, old, new)
-            tree = _laid(_without(tree, old), new, CONVERTED.get(old, lambda same: same)(value))
-        tree = _repointed(tree, old, new)
+            tree = laid(without(tree, old), new, CONVERTED.get(old, lambda same: same)(value))
+        tree = repointed(tree, old, new)
     for key in UNUSED:
-        if _get(tree, key) is not NOTHING:
+        if get_key(tree, key) is not NOTHING:
             log.warning("%s: '%s' is not used.", source, key)
-            tree = _without(tree, key)
+            tree = without(tree, key)
     return tree
-
-
-def _get(tree: Any, key: str) -> Any:
-    """What is under a dotted key, or `NOTHING`."""
-    for name in key.split("."):
-        if not isinstance(tree, Mapping) or name not in tree:
-            return NOTHING
-        tree = tree[name]
-    return tree
-
-
-def _without(tree: dict[str, Any], key: str) -> dict[str, Any]:
-    """A copy without a dotted key, and without sections that are empty then."""
-    head, _, rest = key.partition(".")
-    left = _without(tree[head], rest) if rest else {}
-    return {**{name: value for name, value in tree.items() if name != head}, **({head: left} if left else {})}
-
-
-def _laid(tree: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
-    """A copy with a value under a dotted key, beneath what is there already."""
-    head, _, rest = key.partition(".")
-    there = tree.get(head)
-    if rest:
-        value = _laid(there if isinstance(there, Mapping) else {}, rest, value)
-    elif isinstance(there, Mapping) and isinstance(value, Mapping):
-        value = {**value, **there}
-    elif head in tree:
-        value = there
-    return {**tree, head: value}
-
-
-def _repointed(value: Any, old: str, new: str) -> Any:
-    """All texts in a tree, with interpolations of the old key turned to the new one."""
-    if isinstance(value, dict):
-        return {key: _repointed(item, old, new) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_repointed(item, old, new) for item in value]
-    return re.sub(rf"\$\{{{re.escape(old)}\}}", f"${{{new}}}", value) if isinstance(value, str) else value

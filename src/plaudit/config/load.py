@@ -17,7 +17,8 @@ from plaudit.config.sources import COMMAND_LINE, Sources
 from plaudit.errors import ConfigError
 from plaudit.files import whole_file
 
-UNUSED_BY_A_FIT = ("env", "policy", "algorithm", "cluster")
+UNUSED_BY_ONE_STAGE = ("run",)
+UNUSED_BY_A_FIT = ("env", "policy", "algorithm", "cluster", *UNUSED_BY_ONE_STAGE)
 
 
 def load_config(
@@ -41,12 +42,19 @@ def load_config(
             each part are checked where its registry is given.
         prepare: Called before the parts are checked, to register what the config asks for.
     """
-    paths = [find_recipe(recipe)] if recipe is not None else []
-    paths += [Path(config_file)] if config_file is not None else []
-    if not paths:
-        raise ConfigError("no config given: name a recipe (see 'plaudit recipes') or a file with --config.")
-    tree, sources = _read(paths, overrides)
-    config = fill(Config, tree, "", sources)
+    tree, sources = _read(named_files(recipe, config_file), overrides)
+    return check_config(tree, sources, registries, prepare)
+
+
+def check_config(
+    tree: Mapping[str, Any],
+    sources: Sources,
+    registries: Mapping[str, ConfigType] | None = None,
+    prepare: Callable[[Config], None] | None = None,
+) -> Config:
+    """A config from what was read; the last two arguments are those of `load_config`."""
+    used = {key: value for key, value in tree.items() if key not in UNUSED_BY_ONE_STAGE}
+    config = fill(Config, used, "", sources)
     if prepare is not None:
         prepare(config)
     parts = check_parts(config, registries or {}, sources)
@@ -78,6 +86,16 @@ def load_fit_config(
     paths += [Path(config_file)] if config_file is not None else []
     place = {} if data is None else nest("reward.training.data.path", str(data))
     tree, sources = _read(paths, overrides, place)
+    return check_fit_config(tree, sources, registries, prepare)
+
+
+def check_fit_config(
+    tree: Mapping[str, Any],
+    sources: Sources,
+    registries: Mapping[str, ConfigType] | None = None,
+    prepare: Callable[[FitConfig], None] | None = None,
+) -> FitConfig:
+    """The config of a fit from what was read; the last two arguments are those of `load_fit_config`."""
     used = {key: value for key, value in tree.items() if key not in UNUSED_BY_A_FIT}
     config = fill(FitConfig, used, "", sources)
     if prepare is not None:
@@ -86,14 +104,23 @@ def load_fit_config(
     return config
 
 
-def to_yaml(config: Config | FitConfig) -> str:
-    """A config as YAML text that `load_config` or `load_fit_config` reads back to an equal one."""
+def named_files(recipe: str | Path | None, config_file: str | Path | None) -> list[Path]:
+    """The recipe and the file that is laid over it, of which there must be one at least."""
+    paths = [find_recipe(recipe)] if recipe is not None else []
+    paths += [Path(config_file)] if config_file is not None else []
+    if not paths:
+        raise ConfigError("no config given: name a recipe (see 'plaudit recipes') or a file with --config.")
+    return paths
+
+
+def to_yaml(config: Config | FitConfig | Mapping[str, Any]) -> str:
+    """A config, or plain data, as YAML text that is read back to an equal one."""
     from omegaconf import OmegaConf
 
     return OmegaConf.to_yaml(OmegaConf.create(_escape(to_dict(config))))
 
 
-def save_config(config: Config | FitConfig, path: str | Path, command: str = "train") -> None:
+def save_config(config: Config | FitConfig | Mapping[str, Any], path: str | Path, command: str = "train") -> None:
     """Writes a config so that at any instant the file is whole: the old one or the new one.
 
     Args:
@@ -110,14 +137,19 @@ def _read(
     paths: Sequence[Path], overrides: Sequence[str], given: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, Any], Sources]:
     """Everything merged and resolved, and who set what; `given` is laid over all else, as it is."""
-    from omegaconf.errors import OmegaConfBaseException
-
     sources = Sources(display_name(paths[-1]) if paths else COMMAND_LINE)
     tree = apply_overrides(merge({}, *[compose(path, sources) for path in paths]), overrides, sources)
     tree = merge(tree, _escape(dict(given or {})))
     sources.record(given or {}, COMMAND_LINE)
+    return interpolated(tree, sources), sources
+
+
+def interpolated(tree: dict[str, Any], sources: Sources) -> dict[str, Any]:
+    """The tree with every `${...}` replaced by what it stands for; an error names the key and who set it."""
+    from omegaconf.errors import OmegaConfBaseException
+
     try:
-        return merge(tree, resolve=True), sources
+        return merge(tree, resolve=True)
     except OmegaConfBaseException as error:
         raise Where(error.full_key or "", sources).error(f"{str(error).splitlines()[0].rstrip('.')}.") from None
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 import gymnasium as gym
@@ -46,6 +47,9 @@ class Step:
         final_frames: Pictures of the same instants as `final_obs`, in modes `terminal` and `always`.
         rewards: Named terms of the reward, float32 (num_envs,) each.
         metrics: Named measurements, float32 (num_envs,) each.
+        env_reward: float32 (num_envs,), the env's own reward where `reward` is somebody else's; else `None`.
+        verdict: bool (num_envs,), whether that somebody takes the state that the action led to for a success; `None`
+            where nobody was asked. `success` stays the truth.
     """
 
     obs: Obs
@@ -59,6 +63,8 @@ class Step:
     final_frames: Frames | None = None
     rewards: dict[str, torch.Tensor] = field(default_factory=dict)
     metrics: dict[str, torch.Tensor] = field(default_factory=dict)
+    env_reward: torch.Tensor | None = None
+    verdict: torch.Tensor | None = None
 
     @property
     def done(self) -> torch.Tensor:
@@ -83,10 +89,25 @@ class Step:
             "final_frames": self.final_frames,
             "terminated": self.terminated,
             "truncated": self.truncated,
+            "env_reward": self.env_reward,
+            "verdict": self.verdict,
         }
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.obs, self.reward, self.terminated, self.truncated, self.info))
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Where a quantity that the robot itself can measure stands in `state`.
+
+    Attributes:
+        index: Its place.
+        scale: `state` holds the quantity times this.
+    """
+
+    index: int
+    scale: float = 1.0
 
 
 class VecEnv(ABC):
@@ -103,6 +124,8 @@ class VecEnv(ABC):
         fps: Steps in a second of the real thing, for videos.
         can_save_state: Whether `state_dict` and `load_state_dict` give an exact resume.
         can_snapshot: Whether `snapshot` and `render_snapshots` draw an instant after it has passed.
+        can_restart: Whether `restart` begins new episodes on request.
+        readings: Quantities that can be read off `state`, by name, for guards on a learned reward.
     """
 
     num_envs: int
@@ -115,6 +138,8 @@ class VecEnv(ABC):
     fps: float = 20.0
     can_save_state: bool = False
     can_snapshot: bool = False
+    can_restart: bool = False
+    readings: Mapping[str, Reading] = MappingProxyType({})
 
     @abstractmethod
     def reset(self, seed: int | None = None) -> tuple[Obs, dict[str, Any]]:
@@ -130,6 +155,14 @@ class VecEnv(ABC):
 
     def close(self) -> None:  # noqa: B027 - most envs hold nothing
         """Gives back what the env holds: threads, GL contexts, processes."""
+
+    def restart(self, ids: torch.Tensor) -> Obs:
+        """Ends the episodes of the envs `ids`, int64 (n,), where they are, and begins new ones.
+
+        Returns:
+            The first observations of the new episodes, rows in the order of `ids`.
+        """
+        raise EnvError(f"{type(self).__name__} cannot begin episodes on request; see can_restart.")
 
     def request_frames(self, mode: FrameMode) -> None:
         """Says which frames are wanted from now on; no others are rendered."""
@@ -209,6 +242,8 @@ class TaskEnv(VecEnv):
     envs), `advance` (one control step for all) and `observe`. `max_episode_steps` is applied here.
     """
 
+    can_restart = True
+
     def __init__(self, cfg: Any, device: torch.device | str = "cpu") -> None:
         self.cfg = cfg
         self.device = torch.device(device)
@@ -259,12 +294,19 @@ class TaskEnv(VecEnv):
             step.final_obs = self.observe(ended)
             if self.frame_mode != "none":
                 step.final_frames = self._frames(step.final_obs, ended)
-            self.clock[ended.cpu()] = 0
-            self.start(ended)
+            self._start_anew(ended)
         step.obs = self.observe()
         if self.frame_mode == "always":
             step.frames = self._frames(step.obs)
         return step
+
+    def restart(self, ids: torch.Tensor) -> Obs:
+        self._start_anew(ids)
+        return self.observe(ids)
+
+    def _start_anew(self, ids: torch.Tensor) -> None:
+        self.clock[ids.cpu()] = 0
+        self.start(ids)
 
     def _frames(self, obs: Obs, ids: torch.Tensor | None = None) -> Frames:
         """Pictures of the instants that `obs` shows; those that it holds already are not drawn again."""

@@ -66,6 +66,7 @@ class GymVecEnv(VecEnv):
     """
 
     cfg: GymConfig
+    can_restart = True
 
     def __init__(self, env_id: str, cfg: GymConfig | None = None, device: torch.device | str = "cpu") -> None:
         self.env_id = env_id
@@ -118,8 +119,18 @@ class GymVecEnv(VecEnv):
         step.final_obs = {name: value[ended] for name, value in step.obs.items()}
         if self.frame_mode != "none":
             step.final_frames = self.render(ended)
-        obs, _ = self.envs.reset(options={"reset_mask": done})
-        step.obs = self.reader(obs, self.device)
+        step.obs = self._begin(done)
+
+    def restart(self, ids: torch.Tensor) -> Obs:
+        chosen = np.zeros(self.num_envs, bool)
+        chosen[ids.cpu().numpy()] = True
+        obs = self._begin(chosen)
+        return {name: value[ids] for name, value in obs.items()}
+
+    def _begin(self, chosen: np.ndarray[Any, Any]) -> Obs:
+        """Begins new episodes in some envs, bool (num_envs,), and returns the observations of all."""
+        obs, _ = self.envs.reset(options={"reset_mask": chosen})
+        return self.reader(obs, self.device)
 
     def request_frames(self, mode: FrameMode) -> None:
         if mode != "none" and not self.cameras:

@@ -60,6 +60,9 @@ def check_spaces(make: Make) -> None:
         _expect(isinstance(action, gym.spaces.Box) and len(action.shape) == 1, f"action_space is a Box (d,): {action}")
         limit = env.max_episode_steps
         _expect(limit is None or limit >= 1, f"max_episode_steps is None or positive, not {limit}")
+        width = (env.observation_space.spaces.get("state") or gym.spaces.Box(0, 1, (0,))).shape or (0,)
+        for name, reading in env.readings.items():
+            _expect(0 <= reading.index < width[0], f"the reading '{name}' has a place in state, not {reading.index}")
         _expect(env.headline in get_args(Headline), f"headline is one of {get_args(Headline)}, not {env.headline!r}")
 
 
@@ -201,6 +204,26 @@ def check_snapshots(make: Make) -> None:
         _expect(_same(later, once), "a snapshot drawn later is the picture that was drawn then")
 
 
+def check_restart(make: Make) -> None:
+    """`restart` begins new episodes in the envs named and leaves the others alone; only where the env says it can."""
+    with closing(make(3)) as env, closing(make(3)) as twin:
+        if not env.can_restart:
+            return
+        for one in (env, twin):
+            one.reset(seed=8)
+            for _ in _rollout(one, 2):
+                pass
+        ids = torch.tensor([2, 0])
+        _check_obs(env, env.restart(ids), 2, "what restart([2, 0]) returns")
+        limit = env.max_episode_steps
+        pairs = zip(_rollout(env, (limit or 5) - 2), _rollout(twin, (limit or 5) - 2), strict=True)
+        for number, ((_, ours), (_, theirs)) in enumerate(pairs):
+            alone = [{name: value[1] for name, value in step.obs.items()} for step in (ours, theirs)]
+            _expect(number > 0 or _same(*alone), "restart([2, 0]) leaves env 1 as it was")
+            late = ours.truncated[ids.to(env.device)]
+            _expect(not bool(late.any()), "the clock of an env that was restarted begins at 0")
+
+
 def check_independence(make: Make) -> None:
     """Env i's episodes are the same whatever the number of envs."""
     with closing(make(2)) as few, closing(make(5)) as many:
@@ -224,6 +247,7 @@ CHECKS: tuple[Callable[[Make], None], ...] = (
     check_saved_state,
     check_frames,
     check_snapshots,
+    check_restart,
     check_independence,
 )
 

@@ -35,12 +35,16 @@ figcaption { font-size: .75rem; color: var(--soft); overflow-wrap: anywhere; }
 """
 
 
-def write_page(path: str | Path, title: str, parts: Iterable[str]) -> None:
+KINDS = {".png": "image/png", ".jpg": "image/jpeg", ".mp4": "video/mp4"}
+"""Files that a page can hold, and what browsers call them."""
+
+
+def write_page(path: str | Path, title: str, parts: Iterable[str], style: str = STYLE) -> None:
     """Writes a page from parts that are HTML already; the title is text. Folders are made."""
     text = (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
+        f"<title>{escape(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n"
         + "\n".join(parts)
         + "\n</body>\n</html>\n"
     )
@@ -80,6 +84,12 @@ def tiles(pictures: Sequence[Tile]) -> str:
 def strip(row: Strip) -> str:
     """A titled row of pictures; nothing where it is empty."""
     return tag("h3", row.title) + tiles(row.tiles) if row.tiles else ""
+
+
+def data_uri(path: str | Path) -> str:
+    """A file as an address that holds all of it."""
+    path = Path(path)
+    return f"data:{KINDS[path.suffix]};base64,{base64.b64encode(path.read_bytes()).decode()}"
 
 
 def _inline(tile: Tile) -> str:

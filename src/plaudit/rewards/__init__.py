@@ -13,8 +13,11 @@ if TYPE_CHECKING:
     from plaudit.rewards.classifiers import BinaryRewardClassifier, ResNetRewardModel
     from plaudit.rewards.config import BinaryClassifierConfig, ResNetRewardConfig, RewardModelConfig
     from plaudit.rewards.engine import RewardEngine
+    from plaudit.rewards.env import RewardedEnv
     from plaudit.rewards.foreign import load_foreign
     from plaudit.rewards.model import REWARD_MODELS, RewardModel, build_reward_model, register_reward_model
+    from plaudit.rewards.pipeline import RewardManager
+    from plaudit.rewards.worker import RewardWorker
 
 __all__ = [
     "REWARD_MODELS",
@@ -24,8 +27,11 @@ __all__ = [
     "ResNetRewardModel",
     "RewardArtifact",
     "RewardEngine",
+    "RewardManager",
     "RewardModel",
     "RewardModelConfig",
+    "RewardWorker",
+    "RewardedEnv",
     "build_reward_model",
     "load_foreign",
     "register_reward_model",
@@ -39,8 +45,11 @@ _HOMES = {
     "ResNetRewardModel": "classifiers",
     "RewardArtifact": "artifact",
     "RewardEngine": "engine",
+    "RewardManager": "pipeline",
     "RewardModel": "model",
     "RewardModelConfig": "config",
+    "RewardWorker": "worker",
+    "RewardedEnv": "env",
     "build_reward_model": "model",
     "load_foreign": "foreign",
     "register_reward_model": "model",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plaudit.episodes.dataset import FrameDataset
-from plaudit.episodes.episode import SUCCESS
+from plaudit.episodes.episode import SUCCESS, Frames
 from plaudit.files import whole_file
 from plaudit.rewards.calibration import Calibration
 from plaudit.rewards.feeds import Feed
@@ -21,10 +23,17 @@ MOST_DECIDED = 1000
 
 BATCH = 256
 
+AT_ONCE = 8
+"""Frames of one batch that `DecidedPictures` writes, at most: a picture takes as long as scoring ten frames."""
+
 
 def pictures(dataset: FrameDataset, rows: NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
     """Some frames of a data set, uint8 (k, H, W, 3), the cameras side by side."""
-    frames = [frame.numpy() for frame in dataset.batch(rows)["frames"].values()]
+    return _side_by_side([frame.numpy() for frame in dataset.batch(rows)["frames"].values()])
+
+
+def _side_by_side(frames: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
+    """One picture (k, H, W, 3) from those of several cameras."""
     height = max(frame.shape[1] for frame in frames)
     padded = [np.pad(frame, ((0, 0), (0, height - frame.shape[1]), (0, 0), (0, 0))) for frame in frames]
     return np.concatenate(padded, axis=2)
@@ -67,9 +76,51 @@ def write_decided(folder: Path, feed: Feed, scores: Scores, calibration: Calibra
     for start in range(0, len(chosen), BATCH):
         some = chosen[start : start + BATCH]
         for row, picture in zip(some, pictures(feed.dataset, feed.rows[some]), strict=True):
-            kind = "resnet_success" if fired[row] else "resnet_fail"
-            _save(folder / kind / f"{row:06d}_prob{p[row]:.4f}.png", picture)
+            _save(folder / _decided_name(int(row), float(p[row]), bool(fired[row])), picture)
     return len(chosen)
+
+
+class DecidedPictures:
+    """Frames that are scored as time goes on, as pictures named like those of `write_decided`; the newest are kept.
+
+    Args:
+        folder: Where to. What is there already counts as older.
+        most: Pictures kept, at most, of successes and of failures each.
+    """
+
+    def __init__(self, folder: Path, most: int) -> None:
+        self.folder, self.most = folder, most
+        kinds = ("resnet_success", "resnet_fail")
+        self.kept = {kind: deque(sorted((folder / kind).glob("*_prob*.png"))) for kind in kinds}
+        numbers = [int(path.name.split("_")[0]) for paths in self.kept.values() for path in paths]
+        self.first = max(numbers, default=-1) + 1
+
+    def write(
+        self, start: int, frames: Mapping[str, Frames], probabilities: NDArray[np.floating[Any]], threshold: float
+    ) -> None:
+        """Writes a few of n frames, spread over all.
+
+        Args:
+            start: How many frames were scored before these.
+            frames: By camera.
+            probabilities: (n,).
+            threshold: What is above it looks like success.
+        """
+        count = len(probabilities)
+        chosen = np.unique(np.linspace(0, count - 1, min(count, AT_ONCE)).round().astype(np.int64))
+        shown = _side_by_side([pixels[chosen] for pixels in frames.values()])
+        for row, picture in zip(chosen.tolist(), shown, strict=True):
+            p = float(probabilities[row])
+            path = self.folder / _decided_name(self.first + start + row, p, p > threshold)
+            _save(path, picture)
+            kept = self.kept[path.parent.name]
+            kept.append(path)
+            if len(kept) > self.most:
+                kept.popleft().unlink(missing_ok=True)
+
+
+def _decided_name(number: int, p: float, success: bool) -> str:
+    return f"{'resnet_success' if success else 'resnet_fail'}/{number:06d}_prob{p:.4f}.png"
 
 
 def _save(path: Path, picture: NDArray[np.uint8]) -> None:

@@ -19,9 +19,10 @@ class EvalResult:
     """Episodes of one evaluation.
 
     Attributes:
-        episodes: `return`, `length`, and where the env tells success `success_once` and `success_at_end`; float32
-            (episodes,) each, ordered by env and then by time. Episodes that ended before the env first told success
-            count as failed.
+        episodes: `return`, `length`, and where the env tells success `success_once` and `success_at_end`; with a
+            learned reward also what that takes for success, `model_success_once` and `model_success_at_end`, and
+            `env_return`, of the env's own. float32 (episodes,) each, ordered by env and then by time. Episodes that
+            ended before the env first told success count as failed.
     """
 
     episodes: dict[str, torch.Tensor]
@@ -68,7 +69,7 @@ def _run(policy: Policy, env: VecEnv, episodes: int, seed: int, deterministic: b
         check_finite(step.reward, "reward", when)
         obs = flat(step.obs)
         check_finite(obs, "observation", when)
-        ended, numbers = tracker.add(step.reward, step.done, step.success)
+        ended, numbers = tracker.add(step.reward, step.done, step.success, step.verdict, step.env_reward)
         columns = {name: values.tolist() for name, values in numbers.items()}
         for row, index in enumerate(ended.tolist()):
             if len(played[index]) < quota[index]:

@@ -10,6 +10,7 @@ import torch
 
 from plaudit.envs.base import Step, VecEnv
 from plaudit.errors import ConfigError
+from plaudit.rl.relabel import Settled, settle
 
 PolicyObs: TypeAlias = torch.Tensor | dict[str, torch.Tensor]
 """`(n, d)` for an env with one vector, else key to `(n, ...)`."""
@@ -82,11 +83,13 @@ class FlatView:
     Attributes:
         obs: The observations to act on next.
         steps: Steps taken through this view.
+        settled: Rewards that were given afterwards, where they were.
     """
 
     def __init__(self, env: VecEnv, obs: PolicyObs) -> None:
         self.env, self.obs = env, obs
         self.steps = 0
+        self.settled: Settled | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.env, name)
@@ -106,3 +109,8 @@ class FlatView:
         if step.final_obs is not None:
             step.final_obs = cast(Any, flat(step.final_obs))
         return step
+
+    def settle(self) -> Settled | None:
+        """As `Relabelled.settle`, of any env."""
+        self.settled = settle(self.env)
+        return self.settled

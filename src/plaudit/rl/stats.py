@@ -17,39 +17,58 @@ class EpisodeTracker:
     """
 
     def __init__(self, num_envs: int, device: torch.device) -> None:
-        self.returns = torch.zeros(num_envs, device=device)
-        self.lengths = torch.zeros(num_envs, device=device)
-        self.once = torch.zeros(num_envs, dtype=torch.bool, device=device)
+        self.returns, self.env_returns, self.lengths = (torch.zeros(num_envs, device=device) for _ in range(3))
+        self.once, self.model_once = (torch.zeros(num_envs, dtype=torch.bool, device=device) for _ in range(2))
 
     def add(
-        self, reward: torch.Tensor, done: torch.Tensor, success: torch.Tensor | None
+        self,
+        reward: torch.Tensor,
+        done: torch.Tensor,
+        success: torch.Tensor | None,
+        verdict: torch.Tensor | None = None,
+        env_reward: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """Takes one step; returns the indices of the envs that ended, (k,), and their episodes' numbers, (k,) each."""
+        """Takes one step; returns the indices of the envs that ended, (k,), and their episodes' numbers, (k,) each.
+
+        Args:
+            reward: (num_envs,), what is learned from.
+            done: bool (num_envs,).
+            success: bool (num_envs,), ground truth, or `None`.
+            verdict: bool (num_envs,), what a learned reward takes for success, or `None`.
+            env_reward: (num_envs,), the env's own where the reward is another, or `None`.
+        """
         self.returns += reward
         self.lengths += 1.0
-        if success is not None:
-            self.once |= success
         ended = done.nonzero().squeeze(-1)
+        episodes = {"return": self.returns[ended], "length": self.lengths[ended]}
+        if env_reward is not None:
+            self.env_returns += env_reward
+            episodes["env_return"] = self.env_returns[ended]
+        for name, said, once in (("", success, self.once), ("model_", verdict, self.model_once)):
+            if said is not None:
+                once |= said
+                episodes[f"{name}success_once"] = once[ended].float()
+                episodes[f"{name}success_at_end"] = said[ended].float()
         if not len(ended):
             return ended, {}
-        episodes = {"return": self.returns[ended], "length": self.lengths[ended]}
-        if success is not None:
-            episodes["success_once"] = self.once[ended].float()
-            episodes["success_at_end"] = success[ended].float()
-        self.returns[ended] = 0.0
-        self.lengths[ended] = 0.0
-        self.once[ended] = False
+        for running in self._running.values():
+            running[ended] = 0
         return ended, episodes
+
+    @property
+    def _running(self) -> dict[str, torch.Tensor]:
+        names = ("returns", "env_returns", "lengths", "once", "model_once")
+        return {name: getattr(self, name) for name in names}
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """The running episodes."""
-        return {"returns": self.returns, "lengths": self.lengths, "once": self.once}
+        return self._running
 
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
         """Puts back what `state_dict` gave."""
-        self.returns.copy_(state["returns"])
-        self.lengths.copy_(state["lengths"])
-        self.once.copy_(state["once"])
+        for name, running in self._running.items():
+            if name in state:  # Older checkpoints know nothing of learned rewards.
+                running.copy_(state[name])
 
 
 class TrainingStats:
@@ -76,7 +95,8 @@ class TrainingStats:
         for group in ("rewards", "metrics"):
             for name, value in (info.get(group) or {}).items():
                 self._accumulate(f"{group}/{name}", value)
-        ended, episodes = self.tracker.add(reward, done, info.get("success"))
+        said = (info.get(name) for name in ("success", "verdict", "env_reward"))
+        ended, episodes = self.tracker.add(reward, done, *said)
         if not episodes:
             return
         before = len(self.recent.get("return", ()))

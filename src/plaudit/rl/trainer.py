@@ -13,7 +13,7 @@ import torch
 
 from plaudit.config.schema import RuntimeConfig
 from plaudit.envs.base import VecEnv
-from plaudit.errors import CheckpointError, ConfigError, NonFiniteError, PlauditError
+from plaudit.errors import CheckpointError, ConfigError, DataError, NonFiniteError, PlauditError
 from plaudit.rl import checkpoint
 from plaudit.rl.algorithms.base import BaseAlgorithm
 from plaudit.rl.evaluate import evaluate
@@ -21,6 +21,7 @@ from plaudit.rl.guard import Interrupt, check_finite, check_step
 from plaudit.rl.logging import Listener
 from plaudit.rl.obs import FlatView, PolicyObs, check_same_spaces, flat, map_obs, obs_dim
 from plaudit.rl.policy import Policy
+from plaudit.rl.relabel import Relabelled
 from plaudit.rl.rng import rng_state, set_rng_state
 from plaudit.rl.run import RunFolder
 from plaudit.rl.stats import TrainingStats
@@ -29,6 +30,9 @@ logger = logging.getLogger("plaudit")
 
 EVAL_SEED = 1_000_003
 """Added to the run's seed for evaluations, so that they never meet training's episodes."""
+
+COUNTED = ("success", "env_reward", "rewards", "metrics")
+"""Entries of a step's info that statistics are made of."""
 
 COUNTERS = ("step", "iteration", "seconds", "best", "best_step", "last_eval", "last_eval_step")
 """Attributes of the trainer that a checkpoint holds."""
@@ -52,6 +56,8 @@ class Trainer:
         iteration: Iterations done.
         best: Highest `best_metric` of the evaluations, or `None`.
         exact_resume: Whether `load` took up the running episodes too; `None` where nothing was loaded.
+        relabelled: The training env, where its rewards are somebody else's; else `None`.
+        deferred: Whether those are told for a whole rollout together.
     """
 
     def __init__(
@@ -80,6 +86,8 @@ class Trainer:
         self.exact_resume: bool | None = None
         self.obs: PolicyObs | None = None
         self.stats = TrainingStats(env.num_envs, env.device)
+        self.relabelled = env if isinstance(env, Relabelled) else None
+        self.deferred = self.relabelled is not None and self.relabelled.defer(algorithm.relabels)
         algorithm.initialize_buffer(
             settings.rollout_steps, env.num_envs, obs_dim(env.observation_space), env.action_space.shape[0]
         )
@@ -111,7 +119,7 @@ class Trainer:
         try:
             extra = self._collect()
             losses = self.algorithm.update()
-        except NonFiniteError:
+        except (NonFiniteError, DataError):
             self._save("latest.pt", with_env=False)
             raise
         before = self.step
@@ -131,6 +139,7 @@ class Trainer:
             self.obs = self._begin(self.settings.seed)
         view = FlatView(self.env, self.obs)
         told = 0
+        later: list[tuple[torch.Tensor, dict[str, Any]]] = []
 
         def on_step(
             obs: PolicyObs,
@@ -144,7 +153,10 @@ class Trainer:
             told += 1
             when = f"step {told} of iteration {self.iteration + 1}"
             check_step(next_obs, reward, done, info.get("final_obs"), when)
-            self.stats.add(reward, done, info)
+            if self.deferred:
+                later.append((done, {name: info.get(name) for name in COUNTED}))
+            else:
+                self.stats.add(reward, done, info)
 
         extra = self.algorithm.collect_rollout(
             view, self.policy, self.obs, self.settings.rollout_steps, on_step_callback=on_step
@@ -155,7 +167,21 @@ class Trainer:
                 f"{told} times; it must call it after each step, with (obs, actions, reward, done, info, next_obs)."
             )
         self.obs = view.obs
+        if self.deferred:
+            self._count(view, later)
         return extra
+
+    def _count(self, view: FlatView, steps: list[tuple[torch.Tensor, dict[str, Any]]]) -> None:
+        """Takes steps into the statistics whose rewards were given together afterwards."""
+        if view.settled is None:
+            raise PlauditError(
+                f"{type(self.algorithm).__name__} has relabels = True, but collect_rollout did not call "
+                "plaudit.rl.relabel.settle(env) for the rewards of its steps."
+            )
+        for number, (done, info) in enumerate(steps):
+            reward = view.settled.reward[number]
+            check_finite(reward, "reward", f"step {number + 1} of iteration {self.iteration + 1}")
+            self.stats.add(reward, done, {**info, "verdict": view.settled.verdict[number]})
 
     def _begin(self, seed: int) -> PolicyObs:
         """New episodes, and their first observations."""
@@ -167,6 +193,10 @@ class Trainer:
     def _log(self, losses: dict[str, Any], steps_per_second: float) -> None:
         metrics = {f"train/{name}": float(value) for name, value in losses.items()}
         metrics |= self.stats.flush()
+        if self.relabelled is not None:
+            metrics |= self.relabelled.report()
+            if "rollout/success_once" in metrics:
+                metrics["env/success_once"] = metrics["rollout/success_once"]
         metrics["charts/steps_per_second"] = steps_per_second
         for listener in self.listeners:
             listener.on_metrics(self.step, metrics)
@@ -198,7 +228,9 @@ class Trainer:
         """The evaluation metric that picks the best checkpoint."""
         name: str = self.settings.best_metric
         if name == "auto":
-            return self.env.headline if self.env.headline in result else "return"
+            # The best by a learned reward is the best to that reward: the truth is for people to see.
+            headline = self.env.headline if self.relabelled is None else f"model_{self.env.headline}"
+            return headline if headline in result else "return"
         name = name.removeprefix("eval/")
         if name not in result:
             raise ConfigError(

@@ -1,11 +1,13 @@
 """The stages: the only place that reads the config tree and connects the parts."""
 
 from plaudit.stages.collect import collect
-from plaudit.stages.common import load, load_fit
+from plaudit.stages.common import load, load_fit, load_run
 from plaudit.stages.convert import convert
 from plaudit.stages.data import doctor, process, process_realworld
 from plaudit.stages.fit import fit, resume_fit
 from plaudit.stages.listing import bench, env_keys, envs
+from plaudit.stages.report import report
+from plaudit.stages.run import resume_run, run
 from plaudit.stages.train import evaluate, resume, train
 
 __all__ = [
@@ -19,9 +21,13 @@ __all__ = [
     "fit",
     "load",
     "load_fit",
+    "load_run",
     "process",
     "process_realworld",
+    "report",
     "resume",
     "resume_fit",
+    "resume_run",
+    "run",
     "train",
 ]

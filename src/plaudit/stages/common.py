@@ -7,8 +7,9 @@ import logging
 import platform
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,21 +17,49 @@ from plaudit import __version__
 from plaudit.compute import claim_threads
 from plaudit.config.checks import env_cfg
 from plaudit.config.load import load_config, load_fit_config
+from plaudit.config.runs import Plan, load_plan
 from plaudit.config.schema import Config, FitConfig
 from plaudit.envs.registry import build_env, env_config_type
 from plaudit.errors import CheckpointError, ConfigError, nearest
+from plaudit.stages.rewarding import with_reward_cameras
 
 if TYPE_CHECKING:
     import torch
 
     from plaudit.envs.base import VecEnv
+    from plaudit.rewards.artifact import RewardArtifact
     from plaudit.rl import Policy
 
 logger = logging.getLogger("plaudit")
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a stage works that is part of a run.
+
+    Attributes:
+        folder: Its own; what an earlier try has left there is gone on with.
+        command: What goes on with the whole run.
+    """
+
+    folder: Path
+    command: str
+
+
 def load(recipe: str | Path | None, overrides: Sequence[str] = (), config_file: Path | None = None) -> Config:
     """A recipe, a file and overrides as a config of which every key has been checked."""
+    return load_config(
+        recipe, overrides, config_file=config_file, registries=_registries(), prepare=import_users_modules
+    )
+
+
+def load_run(recipe: str | Path | None, overrides: Sequence[str] = (), config_file: Path | None = None) -> Plan:
+    """A recipe, a file and overrides as the configs of all stages of a run, of which every key has been checked."""
+    return load_plan(recipe, overrides, config_file=config_file, registries=_registries(), prepare=import_users_modules)
+
+
+def _registries() -> dict[str, Callable[[str], type | None]]:
+    """From names to config dataclasses, for each part that has keys of its own."""
 
     def policy_type(name: str) -> type | None:
         from plaudit.rl.policy import POLICIES
@@ -42,13 +71,12 @@ def load(recipe: str | Path | None, overrides: Sequence[str] = (), config_file: 
 
         return ALGORITHMS.config_type(name)
 
-    registries = {
+    return {
         "env": env_config_type,
         "policy": policy_type,
         "algorithm": algorithm_type,
         "reward.model": _reward_model_type,
     }
-    return load_config(recipe, overrides, config_file=config_file, registries=registries, prepare=_import_users_modules)
 
 
 def load_fit(
@@ -64,7 +92,7 @@ def load_fit(
         config_file=config_file,
         data=data,
         registries={"reward.model": _reward_model_type},
-        prepare=_import_users_modules,
+        prepare=import_users_modules,
     )
 
 
@@ -75,7 +103,7 @@ def _reward_model_type(name: str) -> type | None:
     return REWARD_MODELS.config_type(name or str(DEFAULT_MODEL["model_type"]))
 
 
-def _import_users_modules(config: Config | FitConfig) -> None:
+def import_users_modules(config: Config | FitConfig) -> None:
     """Imports what `runtime.imports` names, so that the user's own envs, policies and algorithms are registered."""
     for module in config.runtime.imports:
         if str(Path.cwd()) not in sys.path:
@@ -100,11 +128,15 @@ def set_up(config: Config | FitConfig, torch_threads: int = 1) -> torch.device:
     return torch.device("cuda" if config.runtime.cuda and torch.cuda.is_available() else "cpu")
 
 
-def build_envs_for(config: Config, use: str, device: torch.device, stack: ExitStack) -> VecEnv:
-    """The envs for `train` or `eval`, closed when `stack` is."""
+def build_envs_for(
+    config: Config, use: str, device: torch.device, stack: ExitStack, artifact: RewardArtifact | None = None
+) -> VecEnv:
+    """The envs for `train` or `eval`, closed when `stack` is; with a reward model, of the cameras that it looks at."""
     keys = env_cfg(config, "train" if use == "train" else "eval")
     if use == "train" and config.reward.collect_data:
         keys = with_cameras(config, keys)
+    elif artifact is not None:
+        keys = with_reward_cameras(config, keys, artifact)
     env = build_env(config.env.id, keys, device, threads=config.runtime.threads)
     stack.callback(env.close)
     if use == "train" and not config.runtime.headless:

@@ -17,8 +17,10 @@ from plaudit.config.convert import to_dict
 from plaudit.config.load import save_config
 from plaudit.config.schema import Config
 from plaudit.errors import CheckpointError, MissingDependencyError, PlauditError
+from plaudit.files import whole_file
 from plaudit.stages.collecting import DataSet, collecting, draw_sheet
 from plaudit.stages.common import (
+    Place,
     build_envs_for,
     build_learner,
     checkpoint_of,
@@ -28,6 +30,7 @@ from plaudit.stages.common import (
     set_up,
     versions,
 )
+from plaudit.stages.rewarding import bare, build_manager, describe, load_reward
 
 if TYPE_CHECKING:
     from plaudit.envs.base import VecEnv
@@ -39,13 +42,25 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("plaudit")
 
+RESULT = "result.json"
+"""What a run ended with, in its folder."""
+
 TEST_SEED = 2_000_003
 """Added to the run's seed for the figures we report: other episodes than those that pick the best checkpoint."""
 
 
-def train(config: Config, *, quiet: bool = False, until_collected: bool = False) -> dict[str, Any]:
-    """Trains from scratch in a new run folder; with `until_collected`, only until all data that is wanted is there."""
-    return _train(config, None, None, quiet, until_collected)
+def train(
+    config: Config, *, quiet: bool = False, until_collected: bool = False, place: Place | None = None
+) -> dict[str, Any]:
+    """Trains from scratch in a new run folder, or in a `place` where something may have been begun; with
+    `until_collected`, only until all data that is wanted is there.
+    """
+    from plaudit.rl.run import RunFolder
+
+    if place is None:
+        return _train(config, None, None, quiet, until_collected)
+    run = RunFolder.open(place.folder)
+    return _train(config, run, run.latest if run.latest.exists() else None, quiet, command=place.command)
 
 
 def resume(path: Path, overrides: Sequence[str] = (), *, quiet: bool = False) -> dict[str, Any]:
@@ -60,9 +75,15 @@ def resume(path: Path, overrides: Sequence[str] = (), *, quiet: bool = False) ->
 
 
 def _train(
-    config: Config, run: RunFolder | None, checkpoint: Path | None, quiet: bool, until_collected: bool = False
+    config: Config,
+    run: RunFolder | None,
+    checkpoint: Path | None,
+    quiet: bool,
+    until_collected: bool = False,
+    command: str | None = None,
 ) -> dict[str, Any]:
     """Builds everything, and only then writes; trains, films, and says where things are."""
+    from plaudit.rewards.env import RewardedEnv
     from plaudit.rl import Trainer
     from plaudit.rl.logging import default_listeners
     from plaudit.rl.run import RunFolder
@@ -70,9 +91,13 @@ def _train(
     if config.runtime.use_wandb and importlib.util.find_spec("wandb") is None:
         raise MissingDependencyError("runtime.use_wandb needs Weights & Biases: pip install 'plaudit[wandb]'.")
     device = set_up(config)
+    artifact = load_reward(config)
     with ExitStack() as stack:
-        env, eval_env = (build_envs_for(config, use, device, stack) for use in ("train", "eval"))
+        env, eval_env = (build_envs_for(config, use, device, stack, artifact) for use in ("train", "eval"))
         policy, algorithm = build_learner(config, env, device)
+        manager = None if artifact is None else build_manager(config, artifact, env, device)
+        if checkpoint is None and config.runtime.resume is not None:
+            _start_from(policy, Path(config.runtime.resume))
         if run is None:
             run = RunFolder.create(config.runtime.output_dir, config.runtime.exp_name)
         data, collector = None, None
@@ -80,6 +105,8 @@ def _train(
             data = DataSet.open(config, run.path / "data")
             wrapped = _collect(config, env, data, stack, lambda: trainer.step)
             env, collector = wrapped, wrapped.collector
+        if manager is not None:
+            env, eval_env = RewardedEnv(env, manager), RewardedEnv(eval_env, manager)
         listeners = [*_display(env, quiet), *default_listeners(run, config.runtime, dict(to_dict(config)))]
         trainer = Trainer(
             policy,
@@ -96,9 +123,18 @@ def _train(
         save_config(config, run.path / "config.yaml")
         logger.info("run folder: %s", run.path)
         summary = trainer.train()
+        if manager is not None:
+            summary["reward_model"] = describe(manager)
         if data is not None and collector is not None:
             summary["data"] = _collected(collector) | draw_sheet(data, config.runtime.seed)
-        return _finish(config, run, trainer, summary)
+        return _finish(config, run, trainer, summary, command or f"plaudit train --resume {run.path}")
+
+
+def _start_from(policy: Policy, path: Path) -> None:
+    """Gives a policy the weights and statistics of another run's; optimiser and counters start anew."""
+    checkpoint = checkpoint_of(path)
+    load_policy(policy, checkpoint)
+    logger.info("starting from the policy of %s", checkpoint)
 
 
 def _collect(
@@ -149,8 +185,10 @@ def _display(env: VecEnv, quiet: bool) -> list[Listener]:
     return [Display(env.headline)]
 
 
-def _finish(config: Config, run: RunFolder, trainer: Trainer, summary: dict[str, Any]) -> dict[str, Any]:
-    """Curves, a test of the best policy on fresh episodes, a film of it, and the result for people and scripts."""
+def _finish(config: Config, run: RunFolder, trainer: Trainer, summary: dict[str, Any], command: str) -> dict[str, Any]:
+    """Curves, a test of the best policy on fresh episodes, a film of it, and the result for people and scripts;
+    `command` goes on with a run that was stopped.
+    """
     from plaudit.report.curves import plot_curves
 
     result: dict[str, Any] = {"run": str(run.path), **summary, "versions": versions()}
@@ -160,14 +198,16 @@ def _finish(config: Config, run: RunFolder, trainer: Trainer, summary: dict[str,
     except (OSError, PlauditError) as error:
         logger.info("no curves: %s", error)
     if summary["interrupted"]:
-        logger.info("stopped and saved; go on with: plaudit train --resume %s", run.path)
+        logger.info("stopped and saved; go on with: %s", command)
         return result
     if trainer.eval_env is not None and run.best.exists():
         load_policy(trainer.policy, run.best)
         result["test"] = _test(config, trainer.policy, trainer.eval_env, config.runtime.eval_episodes)
         if config.runtime.video_episodes:
-            result |= _film(config, trainer.policy, trainer.eval_env, run, "best")
+            result |= _film(config, trainer.policy, bare(trainer.eval_env), run, "best")
         _tell(summary, result, config.runtime.eval_episodes)
+    with whole_file(run.path / RESULT) as temporary:
+        temporary.write_text(json.dumps(result, indent=2, default=str) + "\n", encoding="utf-8")
     return result
 
 
@@ -181,7 +221,10 @@ def _test(config: Config, policy: Policy, env: VecEnv, episodes: int) -> dict[st
 def _tell(summary: dict[str, Any], result: dict[str, Any], episodes: int) -> None:
     """The outcome in words."""
     name = summary["best_metric"]
-    score = f"{result['test'][name]:.1%}" if name.startswith("success") else f"{result['test'][name]:.1f}"
+    score = f"{result['test'][name]:.1%}" if "success" in name else f"{result['test'][name]:.1f}"
+    truth = name.removeprefix("model_")
+    if truth != name and truth in result["test"]:
+        score += f" (in truth {result['test'][truth]:.1%})"
     logger.info(
         "%s %s over %d fresh test episodes, with the checkpoint of step %s; %s steps in %.0f s of training "
         "(%.0f steps/s).",
@@ -207,15 +250,19 @@ def evaluate(
     quiet: bool = False,
 ) -> dict[str, Any]:
     """Tests the best checkpoint of a run, or the checkpoint given, on episodes that its training never saw."""
+    from plaudit.rewards.env import RewardedEnv
     from plaudit.rl.run import RunFolder
 
     run, checkpoint = RunFolder(run_folder(path)), checkpoint_of(path)
     config = load(run.path / "config.yaml", overrides)
     device = set_up(config)
     with ExitStack() as stack:
-        env = build_envs_for(config, "eval", device, stack)
+        artifact = load_reward(config)
+        env = build_envs_for(config, "eval", device, stack, artifact)
         policy, _ = build_learner(config, env, device)
         load_policy(policy, checkpoint)
+        if artifact is not None:
+            env = RewardedEnv(env, build_manager(config, artifact, env, device))
         count = episodes or config.runtime.eval_episodes
         metrics = _test(config, policy, env, count)
         result: dict[str, Any] = {
@@ -225,7 +272,7 @@ def evaluate(
             "eval": metrics,
         }
         if video:
-            result |= _film(config, policy, env, RunFolder.open(run.path), checkpoint.stem)
+            result |= _film(config, policy, bare(env), RunFolder.open(run.path), checkpoint.stem)
     if not quiet:
         print("  ".join(f"{name} {value:.3f}" for name, value in metrics.items()))
         for what in ("video", "film_strip"):

@@ -23,10 +23,13 @@ class BaseAlgorithm(ABC):
     Attributes:
         policy: What it trains.
         buffer: Its storage, made by `initialize_buffer`.
+        relabels: Whether `collect_rollout` asks `relabel.settle(env)` for the rewards of the whole rollout before it
+            computes advantages. Where it does not, a learned reward is in each step.
     """
 
     policy: Policy
     buffer: Any
+    relabels: bool = False
 
     @abstractmethod
     def initialize_buffer(self, num_steps: int, num_envs: int, obs_dim: ObsDim, action_dim: int) -> None:

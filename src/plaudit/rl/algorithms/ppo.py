@@ -18,12 +18,14 @@ from plaudit.rl.flatten import FlatAdam, FlatParameters
 from plaudit.rl.gradients import evaluator
 from plaudit.rl.obs import ObsDim, PolicyObs, cat_obs, flat
 from plaudit.rl.policy import Policy
+from plaudit.rl.relabel import settle
 
 
 class PPO(BaseAlgorithm):
     """PPO with a clipped objective (Schulman et al., 2017) and generalised advantage estimation."""
 
     buffer: RolloutBuffer
+    relabels = True
 
     def __init__(self, cfg: PPOConfig, policy: Policy) -> None:
         self.cfg = cfg
@@ -73,6 +75,9 @@ class PPO(BaseAlgorithm):
             if on_step_callback is not None:
                 on_step_callback(obs, action, step.reward, done, step.info, next_obs)
             obs = next_obs
+        settled = settle(env)
+        if settled is not None:
+            self.buffer.rewards[:num_steps] = settled.reward
         self._finish(policy, obs, terminated, truncated, finals)
         return {}
 

@@ -1,0 +1,346 @@
+"""An env whose rewards a model gives."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from plaudit.envs.base import FrameMode, Frames, Obs, Step, VecEnv
+from plaudit.errors import DataError, EnvError
+from plaudit.rewards.artifact import RewardArtifact
+from plaudit.rewards.pipeline import Judged, RewardManager
+from plaudit.rewards.steps import Bools, Memory, asked
+from plaudit.rewards.watch import RewardListener, RewardMeter, Seen
+
+logger = logging.getLogger("plaudit")
+
+_MODES: tuple[FrameMode, ...] = ("none", "terminal", "always")
+_KEY = "learned_reward"
+
+WAITING = 64 * 2**20
+"""Bytes of frames that wait to be scored together, at most: 5,400 pictures of 64 by 64."""
+
+
+@dataclass(frozen=True, eq=False)
+class Settled:
+    """Rewards of T steps, told afterwards; (T, N) each.
+
+    Attributes:
+        reward: float32, what is learned from.
+        verdict: bool, whether the model takes it for a success.
+    """
+
+    reward: torch.Tensor
+    verdict: torch.Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class _Taken:
+    """What the rewards of one step of all envs depend on; `scores` (N, 2) are filled in when they are known."""
+
+    done: torch.Tensor
+    reward: torch.Tensor
+    success: torch.Tensor | None
+    state: torch.Tensor | None
+    scores: NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class _Waiting:
+    """Frames of one step that are not scored yet, and the envs, int64 (n,), that they are of."""
+
+    taken: _Taken
+    rows: torch.Tensor
+    frames: Frames
+
+
+class RewardedEnv(VecEnv):
+    """Any env, with the rewards of a reward model. The env's own stay beside them in `Step.env_reward`.
+
+    The model is asked of the state that an action led to: the last one of an episode too, never the first. Only what it
+    is asked of is rendered, by `render` or as `final_frames`, and scored. Rewards are in each `Step`, or, once
+    `defer` has been asked for, in what `settle` gives for all steps since the last time, and 0 in the `Step`.
+
+    Where the settings say `terminate_on_success`, an episode ends where the model says success: `terminated`, with its
+    true last observation in `final_obs`. That needs an env that `can_restart`, and is never deferred.
+
+    Args:
+        env: The env; see `check_cameras`.
+        manager: The model, and what its word is worth. One with the same settings may take its place between rollouts.
+        listeners: Who is told of every step that has got its reward.
+    """
+
+    def __init__(self, env: VecEnv, manager: RewardManager, listeners: Sequence[RewardListener] = ()) -> None:
+        if manager.settings.terminate_on_success and not env.can_restart:
+            raise EnvError(
+                f"reward.terminate_on_success: {type(env).__name__} cannot begin episodes on request, so that the "
+                "model's verdict cannot end any. Set it to false, or write VecEnv.restart."
+            )
+        self.env, self.manager, self.listeners = env, manager, list(listeners)
+        self.num_envs, self.device = env.num_envs, env.device
+        self.observation_space, self.action_space = env.observation_space, env.action_space
+        self.max_episode_steps, self.cameras, self.readings = env.max_episode_steps, env.cameras, env.readings
+        self.headline, self.fps, self.can_save_state = env.headline, env.fps, env.can_save_state
+        self.frame_mode: FrameMode = getattr(env, "frame_mode", "none")
+        self.memory = manager.begin(env.num_envs)
+        self.age = np.zeros(env.num_envs, np.int64)
+        self.meter = RewardMeter(manager.settings)
+        self._deferred = False
+        self._steps: list[_Taken] = []
+        self._waiting: list[_Waiting] = []
+        self.request_frames(self.frame_mode)
+
+    def defer(self, wanted: bool) -> bool:
+        """Says whether rewards are wanted from `settle`, all at once; returns whether they will be."""
+        self._deferred = wanted and not self.manager.settings.terminate_on_success
+        return self._deferred
+
+    def settle(self) -> Settled | None:
+        """The rewards of the steps since the last time, or `None` where each step had its own."""
+        if not self._deferred or not self._steps:
+            return None
+        judged = self._judge()
+        return Settled(*(torch.from_numpy(part).to(self.device) for part in (judged.reward, judged.verdict)))
+
+    def report(self) -> dict[str, float]:
+        """Numbers for the log, of the steps since the last time."""
+        return self.meter.flush()
+
+    def reset(self, seed: int | None = None) -> tuple[Obs, dict[str, Any]]:
+        self._forget()
+        self.memory = self.manager.begin(self.num_envs)
+        self.age[:] = 0
+        obs, info = self.env.reset(seed)
+        return obs, {**info, "frames": info.get("frames") if self.frame_mode == "always" else None}
+
+    def step(self, action: torch.Tensor) -> Step:
+        step = self.env.step(action)
+        asked_of, drawn = self._take(step)
+        final_frames = step.final_frames
+        step = replace(step, env_reward=step.reward, final_frames=None if self.frame_mode == "none" else final_frames)
+        self.meter.watch_termination(step)
+        if self._deferred:
+            return replace(step, reward=torch.zeros_like(step.reward))
+        judged = self._judge()
+        reward, verdict = (torch.from_numpy(part[0]).to(self.device) for part in (judged.reward, judged.verdict))
+        step = replace(step, reward=reward, verdict=verdict)
+        if self.manager.settings.terminate_on_success and bool(verdict.any()):
+            step = self._end(step, verdict, asked_of, drawn, final_frames)
+        return step
+
+    def _take(self, step: Step) -> tuple[torch.Tensor, Frames]:
+        """Keeps what a step's rewards depend on; returns the envs that go on and are asked of, and their frames."""
+        state = self._state(step) if self.manager.guards else None
+        scores = np.full((self.num_envs, 2), np.nan, np.float32)
+        taken = _Taken(step.done, step.reward, step.success, state, scores)
+        self._steps.append(taken)
+        if step.final_frames is not None:
+            self._waiting.append(_Waiting(taken, step.ended, self._ours(step.final_frames)))
+        drawn: Frames = {}
+        running = self._asked(step.done)
+        if len(running):
+            with self.meter.timed("render_frames"):
+                drawn = self._now(step, running)
+            self._waiting.append(_Waiting(taken, running, self._ours(drawn)))
+        if sum(pixels.nbytes for part in self._waiting for pixels in part.frames.values()) > WAITING:
+            with self.meter.timed("compute_model_rewards"):
+                self._score()
+        return running, drawn
+
+    def _asked(self, done: torch.Tensor) -> torch.Tensor:
+        """The envs whose episodes go on and of which the model is asked now, int64 (n,); counts their steps."""
+        ended = done.cpu().numpy()
+        self.age += 1
+        chosen = asked(ended, self.age, self.manager.settings) & ~ended
+        self.age[ended] = 0
+        return torch.from_numpy(np.flatnonzero(chosen)).to(self.device)
+
+    def _now(self, step: Step, ids: torch.Tensor) -> Frames:
+        """Pictures of the present state of some envs; those that somebody sees anyway are not drawn again."""
+        for seen in (step.frames or {}, step.obs):
+            if all(camera in seen for camera in self.cameras):
+                return {camera: seen[camera][ids] for camera in self.cameras}
+        return self.env.render(ids)
+
+    def _ours(self, frames: Frames) -> Frames:
+        return {camera: frames[camera] for camera in self.manager.artifact.cameras}
+
+    def _score(self) -> None:
+        """Scores all frames that wait, together."""
+        if not self._waiting:
+            return
+        cameras = self.manager.artifact.cameras
+        frames = {camera: torch.cat([part.frames[camera] for part in self._waiting]) for camera in cameras}
+        try:
+            found = self.manager.score(frames)
+        except DataError as error:
+            raise DataError(f"{_whose(frames, self._waiting)}the frames cannot be scored: {error}") from error
+        start = 0
+        for part in self._waiting:
+            rows = part.rows.cpu().numpy()
+            part.taken.scores[rows] = found[start : start + len(rows)]
+            start += len(rows)
+        self._waiting = []
+
+    def _judge(self) -> Judged:
+        """The rewards of all steps that were taken since the last time."""
+        steps = self._steps
+        with self.meter.timed("compute_model_rewards"):
+            self._score()
+            scores = np.stack([step.scores for step in steps])
+            done, env_reward = _stack([step.done for step in steps]), _stack([step.reward for step in steps])
+            states = [step.state for step in steps if step.state is not None]
+            judged, self.memory = self.manager.judge(
+                scores, done, env_reward, _stack(states) if states else None, self.memory
+            )
+        truths = [step.success for step in steps if step.success is not None]
+        if self.manager.settings.terminate_on_success:
+            done = done | judged.verdict
+        seen = Seen(judged, scores, done, env_reward, _stack(truths) if len(truths) == len(steps) else None)
+        for listener in (self.meter, *self.listeners):
+            listener.on_judged(seen)
+        self._forget()
+        return judged
+
+    def _state(self, step: Step) -> torch.Tensor:
+        """`state` of the states that a step's actions led to, (N, d)."""
+        state = step.obs["state"].clone()
+        if step.final_obs is not None:
+            state[step.ended] = step.final_obs["state"]
+        return state
+
+    def _end(
+        self,
+        step: Step,
+        verdict: torch.Tensor,
+        asked_of: torch.Tensor,
+        drawn: Frames,
+        final_frames: Frames | None,
+    ) -> Step:
+        """The step with the episodes ended that the model takes for successes, and new ones begun in their envs.
+
+        Args:
+            step: What the env said.
+            verdict: bool (N,).
+            asked_of: Envs that the model was asked of and whose episodes go on as the env sees it, int64 (n,).
+            drawn: Frames of those.
+            final_frames: Of the envs that ended.
+        """
+        cut = verdict & ~step.done
+        terminated, truncated = step.terminated | verdict, step.truncated & ~verdict
+        step = replace(step, terminated=terminated, truncated=truncated)
+        rows = cut.nonzero().squeeze(-1)
+        if not len(rows):
+            return step
+        early = cut[step.ended]
+        if self.frame_mode != "none":
+            last = {name: value[cut[asked_of]] for name, value in drawn.items()}
+            step.final_frames = _merged(final_frames, last, early)
+        step.final_obs = _merged(step.final_obs, {name: value[rows] for name, value in step.obs.items()}, early)
+        new = self.env.restart(rows)
+        step.obs = {name: value.index_copy(0, rows, new[name]) for name, value in step.obs.items()}
+        if step.frames is not None:
+            drawn = self.env.render(rows)
+            step.frames = {name: value.index_copy(0, rows, drawn[name]) for name, value in step.frames.items()}
+        self.memory = Memory(*(_cleared(part, rows.cpu().numpy()) for part in self.memory))
+        self.age[rows.cpu().numpy()] = 0
+        return step
+
+    def _forget(self) -> None:
+        """Begins to gather steps anew."""
+        self._steps, self._waiting = [], []
+
+    def request_frames(self, mode: FrameMode) -> None:
+        self.frame_mode = mode
+        self.env.request_frames(max(mode, "terminal", key=_MODES.index))
+
+    def state_dict(self) -> dict[str, Any]:
+        ours = {**self.memory._asdict(), "age": self.age, "artifact": self.manager.artifact.id}
+        return {**self.env.state_dict(), _KEY: ours}
+
+    def load_state_dict(self, state: dict[str, Any]) -> Obs:
+        self._forget()
+        self.memory = self.manager.begin(self.num_envs)
+        kept = state.get(_KEY)
+        if kept is not None:
+            self._remember(kept)
+        return self.env.load_state_dict({key: value for key, value in state.items() if key != _KEY})
+
+    def _remember(self, kept: dict[str, Any]) -> None:
+        """Takes up what `state_dict` kept, if it is of the same rule."""
+        ours, theirs = self.manager.artifact.id, kept["artifact"]
+        if ours != theirs:
+            logger.warning("the reward model is another one than before: %s here, %s in the checkpoint.", ours, theirs)
+        self.age = kept["age"].copy()
+        if kept["over"].shape == self.memory.over.shape:
+            self.memory = Memory(kept["over"], kept["on"])
+
+    def render(self, ids: torch.Tensor | None = None) -> Frames:
+        return self.env.render(ids)
+
+    def portrait(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.env.portrait(ids)
+
+    def stagger(self) -> None:
+        self.env.stagger()
+
+    def open_viewer(self) -> None:
+        self.env.open_viewer()
+
+    def close(self) -> None:
+        self.env.close()
+
+
+def check_cameras(env: VecEnv, artifact: RewardArtifact) -> None:
+    """Raises a `CheckpointError` that names the camera or the size that the model needs and the env does not have. An
+    env whose pictures are not observations is reset for that.
+    """
+    artifact.check_against({}, cameras=_camera_sizes(env))
+
+
+def _camera_sizes(env: VecEnv) -> dict[str, tuple[int, int]]:
+    spaces = env.observation_space.spaces
+    if not env.cameras:
+        return {}
+    if all(camera in spaces for camera in env.cameras):
+        shapes = {camera: spaces[camera].shape or () for camera in env.cameras}
+    else:
+        env.reset(0)
+        shapes = {camera: tuple(pixels.shape[1:]) for camera, pixels in env.render(torch.tensor([0])).items()}
+    return {camera: (shape[0], shape[1]) for camera, shape in shapes.items()}
+
+
+def _stack(parts: Sequence[torch.Tensor]) -> NDArray[Any]:
+    return np.stack([np.asarray(part.cpu()) for part in parts])
+
+
+def _merged(one: dict[str, torch.Tensor] | None, other: dict[str, torch.Tensor], chosen: torch.Tensor) -> Obs:
+    """Rows of `other` where `chosen`, bool (k,), says so, and of `one` elsewhere, each in its own order."""
+    if one is None:
+        return other
+    result = {}
+    for name, rows in other.items():
+        result[name] = rows.new_zeros(len(chosen), *rows.shape[1:])
+        result[name][chosen], result[name][~chosen] = rows, one[name]
+    return result
+
+
+def _cleared(part: Bools, rows: NDArray[np.int64]) -> Bools:
+    kept = part.copy()
+    kept[rows] = False
+    return kept
+
+
+def _whose(frames: Frames, waiting: Sequence[_Waiting]) -> str:
+    """The env and camera whose frame is broken, where that can be told."""
+    rows = torch.cat([part.rows for part in waiting])
+    for camera, pixels in frames.items():
+        if pixels.is_floating_point() and bool((bad := ~torch.isfinite(pixels).flatten(1).all(1)).any()):
+            return f"env {int(rows[bad][0])}, camera '{camera}': "
+    return ""

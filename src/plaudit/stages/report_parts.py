@@ -1,0 +1,253 @@
+"""What a report needs of the folders that stages leave behind; all of it may be missing."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from plaudit.config.files import read_file
+from plaudit.errors import CheckpointError, OutputError, PlauditError
+from plaudit.report.curves import Curve, read_curves
+from plaudit.report.plots import Colour, Series, line_chart
+from plaudit.report.report import Picture, Section, Table
+from plaudit.stages.fit_results import TOLD, cells
+from plaudit.stages.train import RESULT
+
+if TYPE_CHECKING:
+    from plaudit.rewards.artifact_files import Document
+
+logger = logging.getLogger("plaudit")
+
+AXIS = "env steps"
+AUDIT = "audit.json"
+"""What an audit leaves in the folder of a training run: `mood` (good, look, bad), `summary`, `head` and `rows` of a
+table, and `pictures`, each with its `file` in that folder, its `caption`, and `full` for one as wide as the page."""
+
+FIGURES = {
+    "reliability": "Reliability: of the frames that the model gives a probability, so many are successes.",
+    "roc": "True against false positives of single frames, at every threshold.",
+    "precision_recall": "Precision and recall of single frames, at every threshold.",
+    "timelines": "What the model says in the course of episodes, the worst ones first. Shaded: success, by the labels.",
+    "false_positives": "Failures that the model is surest to be successes.",
+    "false_negatives": "Successes that the model is surest to be failures.",
+}
+"""The figures of a fit, in the order of the page."""
+
+FULL = ("timelines", "false_positives", "false_negatives")
+
+
+@dataclass(frozen=True)
+class TrainRun:
+    """The folder of a training run."""
+
+    folder: Path
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """Its resolved config."""
+        return read_file(self.folder / "config.yaml")
+
+    @cached_property
+    def result(self) -> dict[str, Any]:
+        """What it ended with; nothing while it has not."""
+        return read_json(self.folder / RESULT)
+
+    @cached_property
+    def curves(self) -> dict[str, Curve]:
+        """What it has logged."""
+        return _curves(self.folder)
+
+    @property
+    def env(self) -> str:
+        """Id of its env."""
+        return str(self.config["env"]["id"])
+
+    @property
+    def learned(self) -> bool:
+        """Whether it learns on a reward model."""
+        return bool(self.config.get("reward", {}).get("use_reward_model"))
+
+    @property
+    def alone(self) -> bool:
+        """Whether it learns on a reward model and nothing else."""
+        return self.learned and self.config["reward"].get("combine_mode") == "replace"
+
+    @property
+    def headline(self) -> str:
+        """The metric of true success that says most."""
+        name = str(self.result.get("best_metric") or "").removeprefix("model_")
+        return name if name.startswith("success") else "success_once"
+
+    @property
+    def colour(self) -> Colour:
+        """The same in every chart."""
+        return "one" if self.learned else "three"
+
+    def series(self, name: str, label: str, colour: Colour) -> list[Series]:
+        """A metric while training, thin and behind, and by evaluations."""
+        behind, front = self.curves.get(f"rollout/{name}"), self.curves.get(f"eval/{name}")
+        lines = [] if behind is None else [Series(f"{label}, while exploring", *behind, colour, thin=True)]
+        return lines if front is None else [*lines, Series(label, *front, colour)]
+
+
+def _curves(folder: Path) -> dict[str, Curve]:
+    """What a run has logged, as far as it can be read."""
+    try:
+        return read_curves(folder / "logs" / "metrics.jsonl")
+    except (OSError, OutputError) as error:
+        logger.info("no curves of %s: %s", folder, error)
+        return {}
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """An object in a file; nothing where there is no file."""
+    if not path.exists():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"'{path}' is damaged: {error}") from error
+    if not isinstance(content, dict):
+        raise CheckpointError(f"'{path}' is damaged: it holds no object.")
+    return content
+
+
+def curves_section(dense: TrainRun | None, learned: TrainRun | None) -> Section:
+    """How success came about, and whether the model and the truth agree on it."""
+    both = [run for run in (dense, learned) if run is not None]
+    truth = [
+        line
+        for run in both
+        for line in run.series(
+            run.headline, "on the learned reward" if run.learned else "on the env's reward", run.colour
+        )
+    ]
+    charts = [] if dense is None else [line_chart("True success", truth, axis=AXIS, share=True)]
+    lead = "Dots are evaluations by the policy's mean action; the thin lines are the episodes in which it explores."
+    if learned is not None:
+        charts.append(line_chart("Success by the model and in truth", _by_both(learned), axis=AXIS, share=True))
+        lead += (
+            " Where the model's word and the truth part, the policy has found out how to fool its teacher: a gap that"
+            " grows is reward hacking."
+        )
+    for run in both:
+        of = "learned" if run.learned else "env's own"
+        lines = run.series("return", f"return of the {of} reward", run.colour)
+        charts.append(line_chart(f"Return of the {of} reward, an episode", lines, axis=AXIS))
+    return Section("learning", "Learning", lead, charts=charts)
+
+
+def _by_both(run: TrainRun) -> list[Series]:
+    model = run.series(f"model_{run.headline}", "the model says so", "two")
+    truth = run.series(run.headline, "in truth", run.colour)
+    return [*model, *truth] if model else []
+
+
+def read_artifact(folder: Path) -> Document | None:
+    """What an artifact says of itself; `None` where there is none, or it is damaged, which is said."""
+    from plaudit.rewards.artifact_files import read_document
+
+    try:
+        return read_document(folder) if folder.is_dir() else None
+    except PlauditError as error:
+        logger.warning("%s", error)
+        return None
+
+
+def model_section(fit: Path) -> Section:
+    """How good the reward model of a fit is, from its artifact."""
+    folder = fit / "best_model"
+    document = read_artifact(folder)
+    if document is None:
+        return Section("model", "The reward model")
+    counts = {name: split for name, split in document.data.items() if isinstance(split, dict)}
+    rows = [
+        [name, f"{split['episodes']:,}", f"{split['frames']:,}", f"{split['success_frames'] / split['frames']:.0%}"]
+        for name, split in counts.items()
+    ]
+    numbers = {name: math.nan if value is None else value for name, value in document.metrics.items()}
+    metrics = [[words, *cells(name, numbers)] for name, words in TOLD.items()]
+    # An interval stays in one line: with signs that join, since a browser may break a line after a dash.
+    metrics = [[cell.replace(" – ", "\u00a0–\u2060\u00a0") for cell in row] for row in metrics]
+    choice = document.threshold
+    size = "×".join(str(number) for number in document.model["image_size"][1:])
+    lead = (
+        f"It sees single frames of {', '.join(document.model['image_keys'])} ({size} pixels) and gives the probability "
+        f"that they show success. The numbers are of {document.measured_on or 'no'} episodes, none of which it was "
+        "fitted to."
+    )
+    if choice is not None:
+        lead += (
+            f" It calls a frame a success above {choice.value:.4g}, which was chosen on the validation split for false "
+            f"positives in at most {100 * choice.target:.3g}% of episodes."
+        )
+    figures = folder / "figures"
+    return Section(
+        "model",
+        "The reward model",
+        lead,
+        notes=[("look", choice.note)] if choice is not None and choice.note else [],
+        charts=_fit_charts(_curves(fit)),
+        tables=[
+            Table([f"{document.measured_on} episodes", "value", "95% interval"], metrics),
+            Table(["split", "episodes", "frames", "success"], rows),
+        ],
+        pictures=[
+            Picture(figures / f"{name}.png", caption, full=name in FULL)
+            for name, caption in FIGURES.items()
+            if (figures / f"{name}.png").exists()
+        ],
+    )
+
+
+def _fit_charts(curves: dict[str, Curve]) -> list[str]:
+    """How the fit went."""
+
+    def line(name: str, label: str, colour: Colour, thin: bool = False) -> list[Series]:
+        return [Series(label, *curves[name], colour, thin)] if name in curves else []
+
+    loss = [*line("train/loss", "training", "quiet", True), *line("val/log_loss", "validation", "two")]
+    right = [
+        *line("val/balanced_accuracy", "balanced accuracy", "two"),
+        *line("val/recall", "successes that are recognised", "three"),
+    ]
+    return [
+        line_chart("Loss on the validation split (thin: in training)", loss, axis="steps"),
+        line_chart("Validation, at the threshold chosen there", right, axis="steps", share=True),
+    ]
+
+
+def audit_section(folder: Path) -> Section:
+    """What the audit of a training run says, where there was one."""
+    audit = read_json(folder / AUDIT)
+    if not audit:
+        return Section("audit", "Audit")
+    return Section(
+        "audit",
+        "Audit",
+        "The model's verdicts under optimisation, held against the truth, which the policy never sees.",
+        notes=[(str(audit.get("mood", "look")), str(audit["summary"]))] if audit.get("summary") else [],
+        tables=[Table(audit.get("head", []), audit["rows"])] if audit.get("rows") else [],
+        pictures=[
+            Picture(folder / one["file"], str(one.get("caption", "")), full=bool(one.get("full")))
+            for one in audit.get("pictures", [])
+            if (folder / one["file"]).exists()
+        ],
+    )
+
+
+def film_of(run: TrainRun, caption: str) -> Picture | None:
+    """The film of its best policy."""
+    path = run.folder / "videos" / "best.mp4"
+    return Picture(path, caption, "pixels") if path.exists() else None
+
+
+def strip_of(run: TrainRun, caption: str) -> list[Picture]:
+    """The film strip of its best policy."""
+    path = run.folder / "videos" / "best.png"
+    return [Picture(path, caption, "pixels", full=True)] if path.exists() else []
