@@ -355,3 +355,46 @@ def test_a_cube_carried_through_the_goal_looks_done_but_is_not(make: Make) -> No
     verdict = env.judge()
     assert verdict.looks_done is not None and verdict.looks_done.tolist() == [True, True]
     assert verdict.success.tolist() == [True, False]
+
+
+@pytest.mark.parametrize("obs_mode", ["state", "rgb"])
+@pytest.mark.parametrize("control", ["ee", "joint"])
+@pytest.mark.parametrize("env_id", TASKS)
+def test_readings_are_what_the_robot_measures(make: Make, env_id: str, control: str, obs_mode: str) -> None:
+    env = make(env_id, num_envs=3, control=control, obs_mode=obs_mode)
+    env.reset(seed=0)
+    random = torch.Generator().manual_seed(0)
+    for _ in range(5):
+        step = env.step(2 * torch.rand(3, env.action_space.shape[0], generator=random) - 1)
+    found = {name: step.obs["state"][:, at.index].numpy() / at.scale for name, at in env.readings.items()}
+    true = {f"joint_{i + 1}": env.sim.qpos[:, i] for i in range(7)}
+    true |= {f"joint_speed_{i + 1}": env.sim.qvel[:, i] for i in range(7)}
+    true |= {f"tcp_{axis}": env.tcp[:, i] for i, axis in enumerate("xyz")}
+    true |= {"gripper_width": env.sim.qpos[:, 7:9].sum(1)}
+    assert found.keys() == true.keys()
+    for name, values in found.items():
+        assert values == pytest.approx(true[name], rel=1e-4, abs=1e-6), name
+
+
+def test_a_cube_that_is_tilted_in_the_goal_looks_done_but_is_not(make: Make) -> None:
+    env = make("PushCube", 4)
+    env.sim.qpos[:, 9:11] = env.sim.scenery[:, :2]
+    env.sim.qpos[:, 11] = (0.02, 0.027, 0.08, 0.02)
+    env.sim.qpos[3, 9] += 0.11
+    verdict = env.judge()
+    assert verdict.success.tolist() == [True, False, False, False]
+    assert verdict.looks_done is not None and verdict.looks_done.tolist() == [True, True, False, False]
+
+
+@pytest.mark.parametrize("env_id", TASKS)
+def test_a_misled_expert_ends_beside_the_goal_and_leaves_the_goal_where_it_is(make: Make, env_id: str) -> None:
+    env = make(env_id, num_envs=2)
+    env.reset(seed=0)
+    goals, succeeded = env.sim.scenery.copy(), torch.zeros(2, dtype=torch.bool)
+    offset = np.zeros((2, 3))
+    offset[1, 1] = 0.15
+    for _ in range(env.cfg.episode_length - 1):
+        step = env.step(env.misled_expert_action(offset))
+        succeeded |= step.success
+    assert succeeded.tolist() == [True, False]
+    assert (env.sim.scenery == goals).all()

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from types import MappingProxyType
+from typing import ClassVar, Literal
 
 from plaudit.config.schema import require
+
+_JOINTS = range(7)
+
+READINGS = MappingProxyType(
+    {
+        **{f"joint_{joint + 1}": (joint, 1.0) for joint in _JOINTS},
+        **{f"joint_speed_{joint + 1}": (7 + joint, 0.3) for joint in _JOINTS},
+        "gripper_width": (14, 20.0),
+        **{f"tcp_{axis}": (15 + place, 5.0) for place, axis in enumerate("xyz")},
+    }
+)
+"""What the robot measures, to its place in `state` and the factor that it has there: angles in rad, speeds in rad/s,
+the gap between the fingers and the gripper's position in m. `ArmTask.proprioception` puts them there."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +37,9 @@ class ArmTaskConfig:
     cameras: tuple[str, ...] = ("base_camera", "wrist_camera")  # Cameras that are rendered where frames are wanted.
     camera_size: tuple[int, int] = (64, 64)  # Height and width of a frame in pixels.
     frames: Literal["none", "terminal", "always"] = "none"  # Frames given besides observations.
+    randomize: float = 0.0  # How much light, colours and cameras differ between episodes: 0 not at all, 1 strongly.
+
+    readings: ClassVar[Mapping[str, tuple[int, float]]] = READINGS
 
     def __post_init__(self) -> None:
         for key in ("num_envs", "episode_length"):
@@ -29,6 +47,7 @@ class ArmTaskConfig:
         require(self.action_scale is None or self.action_scale > 0, "action_scale", "must be greater than 0")
         pixels = len(self.camera_size) == 2 and min(self.camera_size) >= 8
         require(pixels, "camera_size", "must be (height, width) of at least 8 pixels each")
+        require(0 <= self.randomize <= 1, "randomize", "must be between 0 and 1")
         for camera in self.cameras:
             require(camera in CAMERAS, "cameras", f"unknown camera '{camera}'; there are {', '.join(CAMERAS)}")
         if self.obs_mode == "rgb" or self.frames != "none":

@@ -15,6 +15,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from plaudit.envs.mujoco.looks import Dresser, Look, look_of
 from plaudit.errors import MissingDependencyError
 
 Pixels = NDArray[np.uint8]
@@ -85,8 +86,16 @@ class _Painter:
         for flag in (flags.mjRND_SHADOW, flags.mjRND_REFLECTION, flags.mjRND_SKYBOX):
             self.scene.flags[flag] = fine and flag != flags.mjRND_REFLECTION
         self.upside_down = np.empty((height, width, 3), np.uint8)
+        self.dresser: Dresser | None = None
 
-    def paint(self, qpos: NDArray[np.float64], scenery: NDArray[np.float64], cameras: list[Any], out: Pixels) -> None:
+    def paint(
+        self,
+        qpos: NDArray[np.float64],
+        scenery: NDArray[np.float64],
+        looks: list[Look] | None,
+        cameras: list[Any],
+        out: Pixels,
+    ) -> None:
         """Draws states qpos (n, nq), scenery (n, 7) into out, uint8 (len(cameras), n, H, W, 3)."""
         data, model = self.data, self.model
         for i in range(len(qpos)):
@@ -96,9 +105,16 @@ class _Painter:
             mujoco.mj_camlight(model, data)
             for c, camera in enumerate(cameras):
                 mujoco.mjv_updateScene(model, data, self.option, None, camera, mujoco.mjtCatBit.mjCAT_ALL, self.scene)
+                if looks is not None:
+                    self._dress(looks[i], camera.fixedcamid)
                 mujoco.mjr_render(self.viewport, self.scene, self.context)
                 mujoco.mjr_readPixels(self.upside_down, None, self.viewport, self.context)
                 out[c, i] = self.upside_down[::-1]
+
+    def _dress(self, look: Look, camera: int) -> None:
+        if self.dresser is None:
+            self.dresser = Dresser(self.model, self.scene)
+        self.dresser.dress(look, camera, self.data.cam_xmat[camera].reshape(3, 3))
 
     def close(self) -> None:
         self.context.free()
@@ -132,9 +148,25 @@ class BatchRenderer:
         atexit.register(self._end)
 
     def render(
-        self, qpos: NDArray[np.float64], scenery: NDArray[np.float64], cameras: tuple[str, ...]
+        self,
+        qpos: NDArray[np.float64],
+        scenery: NDArray[np.float64],
+        cameras: tuple[str, ...],
+        looks: NDArray[np.float64] | None = None,
+        strength: float = 0.0,
     ) -> dict[str, Pixels]:
-        """Frames of states qpos (n, nq) and scenery (n, 7): camera name to uint8 (n, H, W, 3)."""
+        """Frames of some states.
+
+        Args:
+            qpos: (n, nq).
+            scenery: (n, 7).
+            cameras: Their names.
+            looks: (n,), numbers of the states' looks, for `look_of`. `None`: as modelled.
+            strength: Of the looks, 0 to 1; 0 is as modelled.
+
+        Returns:
+            Camera name to uint8 (n, H, W, 3).
+        """
         views = []
         for name in cameras:
             view = mujoco.MjvCamera()
@@ -142,12 +174,14 @@ class BatchRenderer:
             view.fixedcamid = self.model.camera(name).id
             views.append(view)
         out = np.empty((len(cameras), len(qpos), *self.size, 3), np.uint8)
+        worn = [look_of(int(number), strength) for number in looks] if looks is not None and strength > 0 else None
         shares = np.array_split(np.arange(len(qpos)), len(self._threads))
         jobs = []
         for thread, painter, share in zip(self._threads, self._painters, shares, strict=True):
             if len(share):
                 part = slice(share[0], share[-1] + 1)
-                jobs.append(thread.submit(painter.paint, qpos[part], scenery[part], views, out[:, part]))
+                dress = None if worn is None else worn[part]
+                jobs.append(thread.submit(painter.paint, qpos[part], scenery[part], dress, views, out[:, part]))
         for job in jobs:
             job.result()
         return dict(zip(cameras, out, strict=True))

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from plaudit.compute import simulation_threads
-from plaudit.envs.base import Frames, Obs, Outcome, TaskEnv
+from plaudit.envs.base import Frames, Obs, Outcome, Reading, TaskEnv
 from plaudit.envs.mujoco import panda
 from plaudit.envs.mujoco.config import ArmTaskConfig
 from plaudit.envs.mujoco.render import BatchRenderer
@@ -84,6 +84,7 @@ class ArmTask(TaskEnv):
         self.num_envs = cfg.num_envs
         self.max_episode_steps = cfg.episode_length
         self.cameras = cfg.cameras
+        self.readings = {name: Reading(*where) for name, where in cfg.readings.items()}
         self.frame_mode = cfg.frames
         self._threads = simulation_threads(threads)
         self.sim = BatchSim(self.build_model(), cfg.num_envs, SUBSTEPS, min(self._threads, cfg.num_envs))
@@ -119,6 +120,15 @@ class ArmTask(TaskEnv):
     @abstractmethod
     def expert_action(self) -> torch.Tensor:
         """What the scripted expert would do now, float32 (num_envs, action_dim). Knows the true state; for `ee`."""
+
+    def misled_expert_action(self, offset: Array) -> torch.Tensor:
+        """What the expert would do if every goal were elsewhere, by metres (num_envs, 3)."""
+        goals = self.sim.scenery[:, :3].copy()
+        self.sim.scenery[:, :3] += offset
+        try:
+            return self.expert_action()
+        finally:
+            self.sim.scenery[:, :3] = goals
 
     # The episode.
 
@@ -214,11 +224,13 @@ class ArmTask(TaskEnv):
         return self.draw(self.cameras, self.cfg.camera_size, ids)
 
     def snapshot(self) -> torch.Tensor:
-        return torch.from_numpy(np.concatenate([self.sim.qpos, self.sim.scenery], axis=1))
+        looks = self._looks(EVERYONE)[:, None]
+        return torch.from_numpy(np.concatenate([self.sim.qpos, self.sim.scenery, looks], axis=1))
 
     def render_snapshots(self, snapshots: torch.Tensor) -> Frames:
-        qpos, scenery = np.split(snapshots.numpy(), [self.sim.qpos.shape[1]], axis=1)
-        return self._paint(qpos, scenery, self.cameras, self.cfg.camera_size)
+        joints = self.sim.qpos.shape[1]
+        qpos, scenery, looks = np.split(snapshots.numpy(), [joints, joints + self.sim.scenery.shape[1]], axis=1)
+        return self._paint(qpos, scenery, looks[:, 0], self.cameras, self.cfg.camera_size)
 
     def portrait(self, ids: torch.Tensor) -> torch.Tensor:
         return self.draw(("show",), (240, 320), ids, fine=True)["show"]
@@ -226,17 +238,35 @@ class ArmTask(TaskEnv):
     def draw(
         self, cameras: tuple[str, ...], size: tuple[int, int], ids: torch.Tensor | None = None, fine: bool = False
     ) -> Frames:
-        """Frames from any camera at any (height, width) of the present state; `fine` ones are for people."""
-        which = slice(None) if ids is None else ids.cpu().numpy()
-        return self._paint(self.sim.qpos[which], self.sim.scenery[which], cameras, size, fine)
+        """Frames from any camera at any (height, width) of the present state.
+
+        `fine` ones are for people, and look the same in all episodes.
+        """
+        which = EVERYONE if ids is None else ids.cpu().numpy()
+        looks = None if fine else self._looks(which)
+        return self._paint(self.sim.qpos[which], self.sim.scenery[which], looks, cameras, size, fine)
+
+    def _looks(self, rows: Rows) -> Array:
+        """Which look the present episodes of some envs have, (n,): whole numbers below 2**53, exact in float64."""
+        ids = np.arange(self.num_envs)[rows]
+        if self.cfg.randomize == 0:
+            return np.zeros(len(ids))
+        # One random number more than `place` gets, so that a look tells nothing of where things are.
+        return 2.0**53 * episode_uniforms(self.seed, ids, self.episode[ids], self.randoms + 1)[:, -1]
 
     def _paint(
-        self, qpos: Array, scenery: Array, cameras: tuple[str, ...], size: tuple[int, int], fine: bool = False
+        self,
+        qpos: Array,
+        scenery: Array,
+        looks: Array | None,
+        cameras: tuple[str, ...],
+        size: tuple[int, int],
+        fine: bool = False,
     ) -> Frames:
         key = (size[0], size[1], fine)
         if key not in self._renderers:
             self._renderers[key] = BatchRenderer(self.sim.model, *size, self._threads, fine)
-        frames = self._renderers[key].render(qpos, scenery, cameras)
+        frames = self._renderers[key].render(qpos, scenery, cameras, looks, self.cfg.randomize)
         return {name: torch.from_numpy(pixels).to(self.device) for name, pixels in frames.items()}
 
     def _observation_space(self) -> gym.spaces.Dict:
