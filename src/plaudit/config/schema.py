@@ -317,7 +317,7 @@ class TrainingConfig:
     balance: Literal["sampler", "weight", "none"] = "sampler"  # Classes by lot, by their weight in the loss, as is.
     success_share: float = 0.5  # Share of successes in what the sampler draws, or in the weighted loss.
     log_interval: int = 20  # Steps between logged losses.
-    val_check_interval: int | None = None  # Steps between validations; null: once an epoch.
+    val_check_interval: int | None = None  # Steps between validations; null: once an epoch, or 3 times without epochs.
     best_metric: BestMetric = "log_loss"  # What picks the best weights, on the validation split.
     patience: int = 0  # Validations in a row without a better best_metric, after which training ends; 0 never.
     save_interval: int = 1000  # Steps between checkpoints.

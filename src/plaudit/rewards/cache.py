@@ -150,10 +150,18 @@ class FeatureCache:
 _WAYS_OUT = " Choose another place with reward.training.cache_dir, or set reward.training.feature_cache to false."
 
 
+DAY = 24 * 60 * 60
+"""In seconds."""
+
+
 def _is_left_over(file: Path) -> bool:
-    """Whether a file was being written by a process that is no more; `whole_file` names it after the process."""
+    """Whether a file was being written by a process that is no more; `whole_file` names it after the process.
+
+    On a disk that several machines share it may be a process of another one: no process encodes for a day.
+    """
     owner = file.stem.rpartition(".")[2]
-    return file.name.startswith(".") and owner.isdigit() and not Path(f"/proc/{owner}").exists()
+    old = time.time() - file.stat().st_mtime > DAY
+    return old and file.name.startswith(".") and owner.isdigit() and not Path(f"/proc/{owner}").exists()
 
 
 def _open(path: Path, shape: tuple[int, ...]) -> NDArray[np.float16] | None:

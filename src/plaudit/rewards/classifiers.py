@@ -27,10 +27,15 @@ class CameraEncoder(nn.Module):
     Args:
         nets: One, or as many as there are cameras.
         normalize: Shift and scale the colours as the pretraining did.
+
+    Attributes:
+        layout: Of the images in memory. Convolution and GroupNorm are up to a third faster on the CPU with the channels
+            innermost.
     """
 
     mean: torch.Tensor
     std: torch.Tensor
+    layout: torch.memory_format = torch.channels_last
 
     def __init__(self, nets: list[Encoder], normalize: bool) -> None:
         super().__init__()
@@ -47,8 +52,7 @@ class CameraEncoder(nn.Module):
         """(n, 3, H, W) for each camera, in [0, 1], to maps (n, k, C, h, w)."""
         if self.normalize:
             images = [(image - self.mean) / self.std for image in images]
-        # Convolution and GroupNorm are up to a quarter faster on the CPU with the channels innermost in memory.
-        images = [image.contiguous(memory_format=torch.channels_last) for image in images]
+        images = [image.contiguous(memory_format=self.layout) for image in images]
         if len(self.nets) < len(images):
             maps: torch.Tensor = self.nets[0](torch.cat(images))
             return maps.reshape(len(images), -1, *maps.shape[1:]).transpose(0, 1)

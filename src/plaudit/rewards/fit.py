@@ -34,6 +34,9 @@ logger = logging.getLogger("plaudit")
 DEFAULT_STEPS = 2000
 """Steps of a fit that names no other length: a minute or so for the default model on two cores."""
 
+VALIDATIONS = 3
+"""How often a fit is validated that says neither how long it is in epochs nor how often: each takes seconds."""
+
 LOWER_IS_BETTER = ("log_loss",)
 
 SHOWN = (
@@ -81,6 +84,7 @@ class Fit:
     Attributes:
         step: Steps done.
         total_steps: Steps in all, at most.
+        val_interval: Steps between validations.
         best: The best weights so far.
         interrupted: Whether `stop` ended it.
     """
@@ -120,6 +124,8 @@ class Fit:
         epochs, most = settings.num_epochs, settings.max_steps
         steps = DEFAULT_STEPS if epochs is None else epochs * self.sampler.steps_per_epoch
         self.total_steps = most if most is not None and (epochs is None or most < steps) else steps
+        often = self.sampler.steps_per_epoch if epochs is not None else math.ceil(self.total_steps / VALIDATIONS)
+        self.val_interval = settings.val_check_interval or often
         self.step, self.seconds, self.interrupted = 0, 0.0, False
         self.best: Best | None = None
         self.stale = 0
@@ -170,7 +176,7 @@ class Fit:
             self.seconds, self.interrupted = told[0][0], any(stop for _, stop in told)
             if self._due(self.settings.log_interval):
                 self._log()
-            if self._due(self.settings.val_check_interval or self.sampler.steps_per_epoch):
+            if self._due(self.val_interval):
                 self._validate()
             if self._due(self.settings.save_interval):
                 self._save()

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from plaudit.envs.base import Frames
 from plaudit.envs.mujoco.config import PushCubeConfig
 from plaudit.envs.mujoco.render import BatchRenderer
 from plaudit.envs.mujoco.task import ArmTask
@@ -147,9 +148,9 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     calls: list[int] = []
     render = BatchRenderer.render
 
-    def count(self: BatchRenderer, qpos: Any, scenery: Any, cameras: Any) -> Any:
+    def count(self: BatchRenderer, qpos: Any, *others: Any) -> Any:
         calls.append(len(qpos))
-        return render(self, qpos, scenery, cameras)
+        return render(self, qpos, *others)
 
     monkeypatch.setattr(BatchRenderer, "render", count)
     return calls
@@ -200,6 +201,86 @@ def test_frames_show_the_instants_of_the_observations(make: Make) -> None:
     assert step.final_obs is not None
     assert torch.equal(step.final_frames["wrist_camera"], step.final_obs["wrist_camera"])
     assert not torch.equal(step.final_frames["wrist_camera"], step.frames["wrist_camera"])
+
+
+def _same(one: Frames, two: Frames) -> bool:
+    return all(torch.equal(one[camera], two[camera]) for camera in ("base_camera", "wrist_camera"))
+
+
+@pytest.mark.parametrize("env_id", TASKS)
+def test_without_randomize_frames_are_as_modelled(make: Make, env_id: str) -> None:
+    env = make(env_id, 3)
+    renderer = BatchRenderer(env.sim.model, 64, 64, threads=1)
+    plain = renderer.render(env.sim.qpos, env.sim.scenery, env.cameras)
+    renderer.close()
+    assert _same(env.render(), {name: torch.from_numpy(pixels) for name, pixels in plain.items()})
+
+
+@pytest.mark.parametrize("env_id", TASKS)
+def test_each_episode_has_its_look(make: Make, env_id: str) -> None:
+    env = make(env_id, 3, randomize=1.0, episode_length=2)
+    qpos, scenery = env.sim.qpos[:1].copy(), env.sim.scenery[:1].copy()
+
+    def same_state() -> Frames:
+        env.sim.qpos[:], env.sim.scenery[:] = qpos, scenery
+        return env.render()
+
+    first = same_state()
+    env.step(torch.zeros(3, env.action_space.shape[0]))
+    assert _same(same_state(), first)
+    env.step(torch.zeros(3, env.action_space.shape[0]))  # the next episode begins
+    second = same_state()
+    for camera in env.cameras:
+        looks = torch.cat([first[camera], second[camera]]).int()
+        differences = [(looks[i] - looks[j]).abs().float().mean() for i in range(6) for j in range(i)]
+        assert min(differences) > 2
+
+
+def test_looks_follow_from_the_seed(make: Make) -> None:
+    frames = make("PushCube", 3, seed=4, randomize=1.0).render()
+    again = make("PushCube", 3, seed=4, randomize=1.0, threads=2)
+    assert _same(again.render(), frames)
+    some = torch.tensor([2, 0])
+    assert _same(again.render(some), {name: pixels[some] for name, pixels in frames.items()})
+    mild, other = make("PushCube", 3, seed=4, randomize=0.1), make("PushCube", 3, seed=4)
+    changes = [
+        (f.render()["base_camera"].int() - frames["base_camera"].int()).abs().sum() for f in (again, mild, other)
+    ]
+    assert 0 == changes[0] < changes[1] < changes[2]
+
+
+def test_looks_go_along_with_snapshots_and_saved_states(make: Make) -> None:
+    env, other = make("PickCube", 2, randomize=1.0, episode_length=2), make("PickCube", 2, seed=9, randomize=1.0)
+    seen, taken = [], []
+    for _ in range(4):
+        env.step(torch.ones(2, 4))
+        seen.append(env.render())
+        taken.append(env.snapshot())
+    later = other.render_snapshots(torch.cat(taken))
+    assert _same(later, {name: torch.cat([frames[name] for frames in seen]) for name in env.cameras})
+    other.load_state_dict(env.state_dict())
+    assert _same(other.render(), seen[-1])
+
+
+def test_colours_can_be_told_apart_in_every_look(make: Make) -> None:
+    env = make("PushCube", 64, randomize=1.0)
+    env.sim.qpos[:] = env.sim.qpos[0]  # so that the arm hides nothing in one of them only
+    frames = env.render()["base_camera"]
+    red, green, blue = frames.int().unbind(-1)
+    assert ((red > 60) & (red > 2 * green) & (red > 2 * blue)).sum((1, 2)).min() >= 4  # the cube
+    assert ((blue > 60) & (blue > 2 * red)).sum((1, 2)).min() >= 20  # the disc
+    assert frames.float().mean((1, 2, 3)).min() > 90  # no darkness
+
+
+def test_people_see_every_episode_in_the_same_light(make: Make) -> None:
+    one, two = make("PushCube", 1), make("PushCube", 1, randomize=1.0)
+    assert torch.equal(one.portrait(torch.tensor([0])), two.portrait(torch.tensor([0])))
+
+
+@pytest.mark.parametrize("wrong", [-0.1, 1.5, float("nan")])
+def test_randomize_is_between_0_and_1(wrong: float) -> None:
+    with pytest.raises(ValueError, match="randomize: must be between 0 and 1"):
+        PushCubeConfig(randomize=wrong)
 
 
 def test_portrait_is_large_and_drawn_finely(make: Make) -> None:

@@ -41,8 +41,11 @@ CAMERA_TURN = np.deg2rad([1.2, 0.6])
 ZOOM_SPREAD = 0.02
 """How much more or less of the scene a camera may see, as a part of its frame's height."""
 
+REMEMBERED = 4096
+"""Looks that are kept: more than there are envs, each of which has one for a whole episode."""
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class Look:
     """How a scene differs from what its model says; in the scene's own precision, as casts cost more than the sums.
 
@@ -62,7 +65,7 @@ class Look:
     zoom: tuple[float, ...]
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=REMEMBERED)
 def look_of(number: int, strength: float) -> Look:
     """The look that a number stands for, at a strength from 0 (as modelled) to 1."""
     nobody = np.zeros(1, np.int64)
@@ -104,6 +107,7 @@ class Dresser:
         # These are views of the scene's own memory. Making them anew for each frame costs more than filling them.
         self._colours = [g.rgba[:3] for g in geoms]
         self._modelled = np.array(self._colours)
+        self._painted = lru_cache(maxsize=REMEMBERED)(self._paint)
         lights = scene.lights[: scene.nlight]
         self._lights = [(ROOM if light.headlight else LAMP, light.diffuse, light.ambient) for light in lights]
         self._directions = [light.dir for light in lights if not light.headlight]
@@ -112,8 +116,7 @@ class Dresser:
 
     def dress(self, look: Look, camera: int, axes: Array) -> None:
         """Changes light, colours and the camera, of an index and with axes (3, 3) in its columns, to a look's."""
-        painted = np.minimum(self._modelled * look.paint[self._parts], np.float32(1))
-        for colour, new in zip(self._colours, painted, strict=True):
+        for colour, new in zip(self._colours, self._painted(look), strict=True):
             colour[:] = new
         for source, diffuse, ambient in self._lights:
             diffuse *= look.light[source]
@@ -122,7 +125,7 @@ class Dresser:
             direction[:2] += look.tilt
             direction /= math.hypot(*direction)
         mount = self._mounts[camera]
-        shift, forward_change, up_change = look.moves[mount] @ axes.T.astype(np.float32)
+        shift, forward_change, up_change = np.dot(look.moves[mount], axes.T).astype(np.float32)
         # The scene has an eye on the left and one on the right, and draws what is between them.
         for eye, place, forward, up in self._eyes:
             place += shift
@@ -130,3 +133,8 @@ class Dresser:
             up += up_change
             eye.frustum_bottom *= look.zoom[mount]
             eye.frustum_top *= look.zoom[mount]
+
+    def _paint(self, look: Look) -> Single:
+        """Colours of the geoms, (n, 3)."""
+        painted: Single = np.minimum(self._modelled * look.paint[self._parts], np.float32(1))
+        return painted
