@@ -52,9 +52,11 @@ def claim_threads(count: int = 1) -> None:
 def wait_quietly() -> None:
     """Lets torch's threads sleep while they wait. Must be called before torch is imported, and then costs nothing.
 
-    They would spin otherwise, and with anything else on the machine a step takes several times as long.
+    They would spin otherwise, and with anything else on the machine a step takes several times as long. The GNU library
+    may spin for some microseconds first: to fall asleep and be woken between two small operations takes longer.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 
 
 def keep_freed_memory() -> None:

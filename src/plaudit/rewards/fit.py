@@ -31,7 +31,7 @@ from plaudit.rewards.scoring import score
 
 logger = logging.getLogger("plaudit")
 
-DEFAULT_STEPS = 2000
+DEFAULT_STEPS = 1500
 """Steps of a fit that names no other length: a minute or so for the default model on two cores."""
 
 VALIDATIONS = 3
