@@ -21,6 +21,7 @@ BENCHMARKS = {
     "frames": "random frames and bytes on disk, against a loader of whole .npy files",
     "collect": "collecting episodes, with and without the writer",
     "fit": "fitting a head on a frozen encoder, against running the encoder in every epoch",
+    "fit_memory": "memory of a fit, for few and many frames",
     "engine": "scored images/s, against eager torch",
     "reward_loop": "PPO on a learned reward in each of its modes, against PPO on the env's own",
     "footprint": "memory of training, and time to start",

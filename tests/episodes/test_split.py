@@ -66,6 +66,14 @@ def test_whole_episodes_are_held_back_first() -> None:
     assert whole < {id for id, name in names.items() if name != "train"}
 
 
+def test_short_episodes_are_not_held_back_for_being_short(tmp_path: Path) -> None:
+    store = EpisodeStore.create(tmp_path)
+    store.add([make_episode(f"p{i:03d}", success_at=2, length=2 if i < 30 else 9) for i in range(100)])
+    store.add([make_episode(f"n{i:03d}", length=9) for i in range(10)])
+    short = [summary for summary in split_episodes(store)["train"].summaries if len(summary.labels) == 3]
+    assert len(short) > 10
+
+
 def test_the_same_seed_gives_the_same_split_and_another_one_another() -> None:
     some = summaries_of(50, 50)
     first = assign(some, SplitSettings(), {}, "")

@@ -283,6 +283,19 @@ def test_the_folder_of_a_fit_and_files_in_an_artifact_lead_to_it(whole: Path) ->
         assert RewardArtifact.load(path).id == expected
 
 
+def test_an_artifact_is_found_where_a_file_of_its_name_is_asked_for(
+    whole: Path, copied: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Seed 000 names `best_model.pt`."""
+    with caplog.at_level(logging.INFO, "plaudit"):
+        artifact = RewardArtifact.load(whole.with_suffix(".pt"))
+    assert artifact.path == whole and artifact.id == RewardArtifact.load(whole).id
+    assert f"there is no '{whole}.pt'; the reward artifact '{whole}' beside it is loaded" in caplog.text
+    copied.with_suffix(".pt").write_bytes(b"somebody's own")
+    with pytest.raises(CheckpointError, match=r"elsewhere\.pt' is damaged"):
+        RewardArtifact.load(copied.with_suffix(".pt"))
+
+
 def test_nothing_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"no reward artifact and no checkpoint at .*nowhere"):
         RewardArtifact.load(tmp_path / "nowhere")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +11,14 @@ import pytest
 import torch
 from fit_samples import small_model
 from score_samples import make_scores
+from torch import nn
 
 from plaudit.config.convert import to_dict
 from plaudit.errors import CheckpointError
 from plaudit.rewards.artifact import RewardArtifact
 from plaudit.rewards.calibration import Calibration
+from plaudit.rewards.config import RewardModelConfig
+from plaudit.rewards.model import REWARD_MODELS, RewardModel, build_reward_model, register_reward_model
 from plaudit.rewards.single_file import load_single, save_single
 from plaudit.rewards.threshold import pick_threshold
 
@@ -38,13 +43,50 @@ def test_it_is_the_same_model_again(tmp_path: Path) -> None:
         RewardArtifact.load(path, {"width": 16})
 
 
-def test_a_checkpoint_of_a_fit_has_no_threshold_yet(tmp_path: Path) -> None:
+def test_a_checkpoint_of_a_fit_has_no_threshold_yet(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "step_7" / "checkpoint.pt"
     path.parent.mkdir()
     torch.save(state(), path)
     for place in (path, tmp_path):
         artifact = RewardArtifact.load(place)
         assert artifact.choice is None and artifact.decision.threshold == 0.5
+        (warning,) = caplog.records
+        assert warning.levelno == logging.WARNING and "before its fit was over" in warning.getMessage()
+        assert warning.getMessage().endswith(f"plaudit fit --resume {tmp_path}")
+        caplog.clear()
+
+
+class Colour(RewardModel):
+    """A user's own model, of which a part is named as trainers name the whole."""
+
+    config: RewardModelConfig
+
+    def __init__(self, config: RewardModelConfig) -> None:
+        super().__init__(config, nn.AdaptiveAvgPool2d(1))
+        self.model = nn.Linear(3, 1)
+
+    def encode(self, images: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        pooled: torch.Tensor = self.encoder(images[self.cameras[0]])
+        return pooled.flatten(1)
+
+    def decide(self, features: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.model(features)
+        return logits
+
+
+def test_names_that_look_wrapped_are_the_model_s_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(REWARD_MODELS, "_entries", dict(REWARD_MODELS._entries))
+    register_reward_model("colour")(Colour)
+    model = build_reward_model({"model_type": "colour"})
+    save_single(
+        tmp_path / "mine.pt",
+        {"model_state_dict": model.state_dict(), "reward_model": to_dict(model.config)},
+        CALIBRATION,
+        CHOICE,
+    )
+    weights = RewardArtifact.load(tmp_path / "mine.pt").model().state_dict()
+    assert list(weights) == ["model.weight", "model.bias"]
+    assert torch.equal(weights["model.weight"], model.state_dict()["model.weight"])
 
 
 def test_files_of_others_are_left_to_others(tmp_path: Path) -> None:

@@ -20,7 +20,12 @@ from plaudit.episodes import EpisodeStore, tensors
 from plaudit.episodes.formats import load_episodes
 
 KEYS = "reward.data_collection"
-SMALL = [f"{KEYS}.num_envs=8", f"{KEYS}.max_positive_trajectories=6", f"{KEYS}.max_negative_trajectories=5"]
+SMALL = [
+    f"{KEYS}.num_envs=8",
+    f"{KEYS}.max_positive_trajectories=6",
+    f"{KEYS}.max_negative_trajectories=5",
+    f"{KEYS}.whole_episodes=0",
+]
 TRAIN = [
     "env.cfg.num_envs=8",
     "env.cfg.episode_length=10",
@@ -40,6 +45,13 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str,
     code = main([*words, "--json"])
     out, err = capsys.readouterr()
     return code, json.loads(out.splitlines()[-1]), err
+
+
+def test_all_frames_of_a_share_of_the_episodes_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["collect", "push_cube", *SMALL, f"{KEYS}.save_dir={tmp_path / 'data'}", f"{KEYS}.whole_episodes=0.5"]
+    assert run(capsys, *words)[0] == 0
+    sizes = {(summary.whole, len(summary.labels)) for summary in EpisodeStore(tmp_path / "data").summaries()}
+    assert sizes == {(True, 51), (False, 12)}
 
 
 def test_collect_then_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,6 +20,9 @@ from plaudit.files import whole_file
 UNUSED_BY_ONE_STAGE = ("run",)
 UNUSED_BY_A_FIT = ("env", "policy", "algorithm", "cluster", *UNUSED_BY_ONE_STAGE)
 
+HEADER = "# Resolved by Plaudit; run it again with: plaudit {} "
+"""How a config begins that a command has saved."""
+
 
 def load_config(
     recipe: str | Path | None,
@@ -128,9 +131,15 @@ def save_config(config: Config | FitConfig | Mapping[str, Any], path: str | Path
         path: Where to.
         command: The command that runs it again, which the file says at its top.
     """
-    again = f"plaudit {command} {shlex.quote(str(Path(path).absolute()))}"
+    first = HEADER.format(command) + shlex.quote(str(Path(path).absolute()))
     with whole_file(path) as temporary:
-        temporary.write_text(f"# Resolved by Plaudit; run it again with: {again}\n{to_yaml(config)}", encoding="utf-8")
+        temporary.write_text(f"{first}\n{to_yaml(config)}", encoding="utf-8")
+
+
+def is_saved_config(path: str | Path, command: str) -> bool:
+    """Whether there is a file that `save_config` wrote for a command, and not a user by hand."""
+    path = Path(path)
+    return path.is_file() and path.read_text(encoding="utf-8", errors="replace").startswith(HEADER.format(command))
 
 
 def _read(

@@ -193,8 +193,12 @@ class Buffers:
         view = View(None, state["newest"])
         self._newest = {env: (view, row) for row, env in enumerate(state["shown"].tolist())}
 
+    def keeps_whole(self, id: str) -> bool:
+        """Whether all pictures of an episode are kept, where of others only some are."""
+        return self.frames_per_episode is not None and is_whole(id, self.whole_episodes)
+
     def _selection(self, id: str) -> Selection[Picture]:
-        return Selection(id, None if is_whole(id, self.whole_episodes) else self.frames_per_episode)
+        return Selection(id, None if self.keeps_whole(id) else self.frames_per_episode)
 
     def _weigh(self, envs: NDArray[np.int64], at: NDArray[np.int64], last: bool = False) -> None:
         """Decides on some envs' newest pictures, of the instants `at`, now that the label after them is known."""

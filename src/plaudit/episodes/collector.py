@@ -181,6 +181,8 @@ class RewardDataCollector:
         instants = np.array(sorted(recording.pictures), np.int32)
         described = {} if self.describe is None else self.describe(env)
         about = {**self.about, "env_index": env, "episode": int(self.number[env]), **described}
+        if self.buffers.keeps_whole(self._id(env)):
+            about["whole"] = True
         if recording.metrics:
             about["metrics"] = {name: _spread(values) for name, values in recording.metrics.items()}
         return Episode(

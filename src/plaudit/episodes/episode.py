@@ -139,7 +139,7 @@ class Summary:
         positive: Whether it is a success.
         cameras: Camera name to (height, width).
         label_source: As the episode's.
-        whole: Whether there is a frame after every action, and not only of some instants.
+        whole: Whether it is one of those of which all frames were to be kept, where of others only some are.
     """
 
     id: str
@@ -147,13 +147,13 @@ class Summary:
     positive: bool
     cameras: Mapping[str, tuple[int, int]]
     label_source: LabelSource
-    whole: bool = True
+    whole: bool = False
 
 
 def summarise(episode: Episode) -> Summary:
     """The summary of an episode that is at hand."""
     cameras = {name: (pixels.shape[1], pixels.shape[2]) for name, pixels in episode.frames.items()}
-    whole = len(episode.labels) >= episode.length
+    whole = bool(episode.meta.get("whole"))
     return Summary(episode.id, np.array(episode.labels), episode.positive, cameras, episode.label_source, whole)
 
 

@@ -144,8 +144,8 @@ def assign(
 
     Within positives and negatives, the episodes are ordered by a hash of seed and id and dealt out by rounded shares:
     shares are exact, the same seed gives the same split, and few of the old episodes move when new ones join. Those in
-    `earlier` do not move at all. Where only some episodes have all their frames, these are held back first: how often a
-    model fires in an episode can only be seen in whole ones.
+    `earlier` do not move at all. Episodes that were drawn to be kept whole are held back first: how often a model
+    fires in an episode can only be seen where no frame is missing.
 
     Args:
         summaries: The episodes.

@@ -331,5 +331,5 @@ def _to_line(summary: Summary) -> str:
 def _from_line(line: dict[str, Any]) -> Summary:
     labels = np.array(["?01".index(letter) - 1 for letter in line["labels"]], np.int8)
     cameras = {name: (int(height), int(width)) for name, (height, width) in line["cameras"].items()}
-    whole = bool(line.get("whole", True))  # Stores of the first version did not say.
+    whole = bool(line.get("whole"))  # Stores of the first version did not say.
     return Summary(line["id"], labels, bool(line["positive"]), cameras, line["label_source"], whole)

@@ -148,15 +148,13 @@ class RewardArtifact:
 
         Args:
             path: The artifact's folder, the folder of the fit that made it, one of its `.pt` files, or a foreign
-                checkpoint or its folder.
+                checkpoint or its folder. `X.pt` that is not there may be the artifact `X`.
             given: Keys of `reward.model` that the user wrote, which the model must agree with.
 
         Raises:
             CheckpointError: Names the file and the field that is missing, damaged, or does not agree.
         """
-        path = Path(path)
-        if path.is_file() and (path.parent / DOCUMENT).exists():
-            path = path.parent
+        path = _meant(Path(path))
         for folder in (path, path / BEST):
             if (folder / DOCUMENT).exists() or (folder / WEIGHTS).exists():
                 artifact = cls._read(folder)
@@ -338,3 +336,14 @@ class RewardArtifact:
             versions=dict(self.versions),
             files=files,
         )
+
+
+def _meant(path: Path) -> Path:
+    """The artifact for a file in it, and for the `.pt` file that other systems would have written in its place."""
+    if path.is_file() and (path.parent / DOCUMENT).exists():
+        return path.parent
+    folder = path.with_suffix("")
+    if path.suffix == ".pt" and not path.exists() and (folder / DOCUMENT).exists():
+        logger.info("there is no '%s'; the reward artifact '%s' beside it is loaded.", path, folder)
+        return folder
+    return path

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -37,11 +37,17 @@ def save_checkpoint(folder: Path, step: int, content: Mapping[str, Any], keep: i
     """Writes `folder/step_<step>/checkpoint.pt` as a whole, and deletes all but the `keep` newest; 0 keeps all."""
     path = folder / f"step_{step}" / NAME
     write_whole(path, content)
-    for old in saved_checkpoints(folder)[:-keep] if keep else []:
-        old.unlink(missing_ok=True)
-        with suppress(OSError):  # What else is in its folder is somebody's own.
-            old.parent.rmdir()
+    if keep:
+        remove_checkpoints(saved_checkpoints(folder)[:-keep])
     return path
+
+
+def remove_checkpoints(paths: Iterable[Path]) -> None:
+    """Deletes checkpoints, each with its folder unless something else is in there, which is somebody's own."""
+    for path in paths:
+        path.unlink(missing_ok=True)
+        with suppress(OSError):
+            path.parent.rmdir()
 
 
 def write_whole(path: Path, content: Mapping[str, Any]) -> None:
@@ -53,10 +59,10 @@ def write_whole(path: Path, content: Mapping[str, Any]) -> None:
         raise OutputError(f"cannot write the checkpoint '{path}': {error} Is the disk full?") from error
 
 
-def saved_checkpoints(folder: Path) -> list[Path]:
-    """All checkpoints in a folder, by their steps."""
-    found = [path for path in folder.glob(f"step_*/{NAME}") if _step(path).isdigit()]
-    return sorted(found, key=lambda path: int(_step(path)))
+def saved_checkpoints(folder: Path, after: int = -1) -> list[Path]:
+    """All checkpoints in a folder, by their steps, or only those of steps `after` one."""
+    found = {path: int(_step(path)) for path in folder.glob(f"step_*/{NAME}") if _step(path).isdigit()}
+    return sorted((path for path, step in found.items() if step > after), key=found.__getitem__)
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:

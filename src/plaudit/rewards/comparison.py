@@ -22,12 +22,12 @@ class Scored:
 
     Attributes:
         logits: float32 (n,), uncalibrated, the mean over the ensemble's heads.
-        probabilities: float32 (n,), calibrated probabilities of success.
+        probabilities: float64 (n,), calibrated probabilities of success; as precise as the threshold is.
         spread: float32 (n,), standard deviation of the heads' logits: how much they disagree. Zero with one head.
     """
 
     logits: NDArray[np.float32]
-    probabilities: NDArray[np.float32]
+    probabilities: NDArray[np.float64]
     spread: NDArray[np.float32]
 
     def __len__(self) -> int:
@@ -69,7 +69,7 @@ def scored(artifact: RewardArtifact, backend: Backend, frames: Mapping[str, Fram
         row = int(np.flatnonzero(~np.isfinite(logits).all(1))[0])
         raise NonFiniteError(f"the reward model '{artifact.path}' says {logits[row]} of frame {row}.")
     mean = logits.mean(1)
-    return Scored(mean, artifact.calibration.probabilities(mean).astype(np.float32), logits.std(1))
+    return Scored(mean, artifact.calibration.probabilities(mean), logits.std(1))
 
 
 def loss_of(

@@ -52,15 +52,15 @@ class RewardEngine:
     ) -> None:
         self.artifact = artifact if isinstance(artifact, RewardArtifact) else RewardArtifact.load(artifact)
         self.device, self.threads = torch.device(device), scoring_threads(threads)
-        self.backend: BackendName = _choose(backend, self.device, precision)
+        self.backend, usable = _choose(backend, self.device, precision)
         self.loss: Loss | None = None
-        self._backend = self._torch(precision) if self.backend == "torch" else self._onnx()
+        self._backend = self._torch(usable) if self.backend == "torch" else self._onnx()
 
     def score(self, frames: AnyFrames) -> Scored:
         """Scores frames; `take_in` says what they may be. There may be none at all."""
         batch = take_in(frames, self.artifact.cameras, self.artifact.image_size)
         if not len(next(iter(batch.values()))):
-            return Scored(*(np.zeros(0, np.float32) for _ in range(3)))
+            return Scored(np.zeros(0, np.float32), np.zeros(0), np.zeros(0, np.float32))
         return scored(self.artifact, self._backend, batch)
 
     def loss_on(self, frames: AnyFrames, labels: NDArray[np.integer[Any]] | None = None) -> Loss:
@@ -69,8 +69,7 @@ class RewardEngine:
         return loss_of(self.artifact, self._backend, batch, labels)
 
     def _torch(self, precision: Precision) -> Backend:
-        usable: Precision = "bf16" if precision == "bf16" and bf16_works(self.device.type) else "f32"
-        return TorchBackend(self.artifact.model(), self.device, usable)
+        return TorchBackend(self.artifact.model(), self.device, precision)
 
     def _onnx(self) -> Backend:
         """ONNX Runtime, or torch where that cannot be."""
@@ -89,15 +88,15 @@ class RewardEngine:
         return backend
 
 
-def _choose(backend: BackendName, device: torch.device, precision: Precision) -> BackendName:
-    """The backend to try, if the settings fit together."""
+def _choose(backend: BackendName, device: torch.device, precision: Precision) -> tuple[BackendName, Precision]:
+    """The backend to try and the precision that works here, if the settings fit together."""
     if backend not in get_args(BackendName):
         raise ConfigError(f"unknown backend '{backend}'.{nearest(backend, get_args(BackendName))}")
     if precision not in get_args(Precision):
         raise ConfigError(f"precision must be one of {', '.join(get_args(Precision))}, not {precision!r}.")
-    exact_on_cpu = device.type == "cpu" and precision == "f32"
-    if backend == "auto":
-        return "onnx" if exact_on_cpu else "torch"
-    if backend != "torch" and not exact_on_cpu:
+    if backend not in ("auto", "torch") and (device.type != "cpu" or precision != "f32"):
         raise ConfigError(f"backend '{backend}' is for device 'cpu' and precision 'f32'; use backend 'torch'.")
-    return backend
+    usable: Precision = "bf16" if precision == "bf16" and bf16_works(device.type) else "f32"
+    if backend == "auto":
+        backend = "onnx" if device.type == "cpu" and usable == "f32" else "torch"
+    return backend, usable

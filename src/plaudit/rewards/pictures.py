@@ -15,7 +15,6 @@ from plaudit.episodes.episode import SUCCESS, Frames
 from plaudit.files import whole_file
 from plaudit.rewards.calibration import Calibration
 from plaudit.rewards.feeds import Feed
-from plaudit.rewards.firing import Decision, fires
 from plaudit.rewards.scores import Scores
 
 MOST_DECIDED = 1000
@@ -57,31 +56,33 @@ def write_positives(folder: Path, dataset: FrameDataset) -> int:
     return len(rows)
 
 
-def write_decided(folder: Path, feed: Feed, scores: Scores, calibration: Calibration, decision: Decision) -> int:
+def write_decided(folder: Path, feed: Feed, scores: Scores, calibration: Calibration, threshold: float) -> int:
     """Writes frames as `resnet_success/{id:06d}_prob{p:.4f}.png` or `resnet_fail/...`, by what the model says of them.
+
+    Of each by itself: when a decision is made (a hold, `terminal`) does not matter to what a picture looks like.
 
     Args:
         folder: Where to.
         feed: The frames.
         scores: Of them.
         calibration: Makes probabilities of them.
-        decision: Makes decisions of those.
+        threshold: What is above it looks like success.
 
     Returns:
         How many were written.
     """
     p = calibration.probabilities(scores.logits)
-    fired = fires(p, scores, decision)
     chosen = np.unique(np.linspace(0, len(scores) - 1, min(len(scores), MOST_DECIDED)).round().astype(np.int64))
     for start in range(0, len(chosen), BATCH):
         some = chosen[start : start + BATCH]
         for row, picture in zip(some, pictures(feed.dataset, feed.rows[some]), strict=True):
-            _save(folder / _decided_name(int(row), float(p[row]), bool(fired[row])), picture)
+            _save(folder / _decided_name(int(row), float(p[row]), bool(p[row] > threshold)), picture)
     return len(chosen)
 
 
 class DecidedPictures:
-    """Frames that are scored as time goes on, as pictures named like those of `write_decided`; the newest are kept.
+    """Frames that are scored as time goes on, as pictures sorted and named like those of `write_decided`; the
+    newest are kept.
 
     Args:
         folder: Where to. What is there already counts as older.

@@ -58,12 +58,13 @@ def read_checkpoint(path: str | Path) -> Any:
         raise CheckpointError(f"the checkpoint '{path}' is damaged, or not a checkpoint of torch: {reason}") from error
 
 
-def weights_of(content: Any, path: str | Path) -> dict[str, torch.Tensor]:
-    """The weights in a checkpoint, as float32 and by their bare names; a NaN or an infinity is an error.
+def weights_of(content: Any, path: str | Path, *, bare: bool = True) -> dict[str, torch.Tensor]:
+    """The weights in a checkpoint, as float32; a NaN or an infinity is an error.
 
     Args:
         content: What `read_checkpoint` gave.
         path: Its file, for messages.
+        bare: Without what wrappers put before the names, which in a file of ours may be part of them.
     """
     if isinstance(content, Mapping):
         content = next((content[key] for key in CONTAINERS if isinstance(content.get(key), Mapping)), content)
@@ -79,7 +80,8 @@ def weights_of(content: Any, path: str | Path) -> dict[str, torch.Tensor]:
             raise CheckpointError(f"the checkpoint '{path}': '{name}' is a {type(value).__name__}, not a tensor.")
         if not bool(torch.isfinite(value).all()):
             raise CheckpointError(f"the checkpoint '{path}' is broken: '{name}' has a NaN or an infinity in it.")
-        weights[bare_name(str(name))] = value.to(torch.float32) if value.is_floating_point() else value
+        key = bare_name(str(name)) if bare else str(name)
+        weights[key] = value.to(torch.float32) if value.is_floating_point() else value
     return weights
 
 

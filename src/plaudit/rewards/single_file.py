@@ -5,6 +5,7 @@ A fit's own checkpoints are such files too, of a model that is not calibrated ye
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from plaudit.rewards.checkpoints import write_whole
 from plaudit.rewards.model import model_config
 from plaudit.rewards.pretrained import read_checkpoint, weights_of
 from plaudit.rewards.threshold import Choice
+
+logger = logging.getLogger("plaudit")
 
 MARK = "reward_model"
 """The key under which the model's config is, which nobody else's files have."""
@@ -36,15 +39,18 @@ def save_single(path: Path, state: Mapping[str, Any], calibration: Calibration, 
 
 
 def load_single(path: Path) -> dict[str, Any] | None:
-    """`config`, `weights`, `calibration` and `choice` from a file of ours; `None` where it is of another system."""
+    """`config`, `weights`, `calibration` and `choice` from a file of ours; `None` where it is of another system.
+
+    That a fit was not over when it wrote the file is worth a warning.
+    """
     content = read_checkpoint(path)
     if not isinstance(content, dict) or not isinstance(content.get(MARK), dict):
         return None
     try:
         threshold = content.get("threshold")
-        return {
+        own = {
             "config": model_config(content[MARK], MARK),
-            "weights": weights_of(content, path),
+            "weights": weights_of(content, path, bare=False),
             "calibration": fill(Calibration, content.get("calibration", {}), "calibration"),
             "choice": None if threshold is None else fill(ThresholdEntry, threshold, "threshold").choice(),
         }
@@ -52,3 +58,11 @@ def load_single(path: Path) -> dict[str, Any] | None:
         raise
     except PlauditError as error:
         raise CheckpointError(f"the checkpoint '{path}': {error}") from None
+    if threshold is None:
+        logger.warning(
+            "'%s' was written before its fit was over: it has no calibration, and its threshold is 0.5 unless "
+            "reward_threshold is given. Take the fit's best_model, or go on with: plaudit fit --resume %s",
+            path,
+            path.parent.parent,
+        )
+    return own

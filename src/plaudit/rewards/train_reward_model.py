@@ -63,12 +63,17 @@ def overrides(args: argparse.Namespace) -> list[str]:
         f"{TRAINING}.optim.lr_schedule": "constant",
         f"{TRAINING}.optim.warmup_steps": 0,
         f"{TRAINING}.optim.weight_decay": 0.0,
-        f"{TRAINING}.save_dir": _quoted(args.output_checkpoint.parent),
+        f"{TRAINING}.save_dir": _quoted(_folder(args.output_checkpoint)),
         f"{TRAINING}.output_checkpoint": _quoted(args.output_checkpoint),
         f"{TRAINING}.visualize_positive": args.visualize_positive,
         f"{TRAINING}.vis_output_dir": _quoted(args.vis_output_dir),
     }
     return [f"{key}={value}" for key, value in values.items()]
+
+
+def _folder(checkpoint: Path) -> Path:
+    """For all else that a fit writes: beside the checkpoint, as its own folder may be anything, such as a home."""
+    return checkpoint.with_suffix("") if checkpoint.suffix else checkpoint.with_name(f"{checkpoint.name}_fit")
 
 
 def _quoted(text: str | Path) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import logging
-import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
@@ -14,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from plaudit.compute import claim_threads, fit_threads
 from plaudit.config.convert import to_dict
-from plaudit.config.load import save_config
+from plaudit.config.load import is_saved_config, save_config
 from plaudit.config.schema import FitConfig
 from plaudit.episodes.split import TRAIN, VAL
-from plaudit.errors import CheckpointError, ConfigError
+from plaudit.errors import CheckpointError, ConfigError, OutputError
+from plaudit.files import whole_folder
 from plaudit.stages.common import Place, load_fit, run_folder, versions
 from plaudit.stages.fit_parts import Parts, build_feeds, build_parts
 from plaudit.stages.fit_results import finish, visualise
@@ -168,21 +168,50 @@ def _begin(job: Job, parts: Parts) -> RunFolder:
 
 
 def _new_folder(config: FitConfig) -> RunFolder:
-    """The run's folder. In the one that `save_dir` names, what an earlier fit left to go on from is removed."""
-    from plaudit.rewards.checkpoints import saved_checkpoints
+    """The run's folder. In the one that `save_dir` names, what an earlier fit left is removed, and nothing else is."""
     from plaudit.rl.run import RunFolder
 
     given = config.reward.training.save_dir
     if given is None:
         return RunFolder.create(config.runtime.output_dir, config.runtime.exp_name, FOLDERS)
+    replaces = is_saved_config(Path(given) / "config.yaml", "fit")
+    if not replaces:
+        _check_free(Path(given))
     run = RunFolder.open(given, FOLDERS)
-    old = saved_checkpoints(run.path)
-    if old:
-        logger.info("the checkpoints of an earlier fit in %s are replaced.", run.path)
-    for path in old:
-        shutil.rmtree(path.parent)
-    (run.logs / "metrics.jsonl").unlink(missing_ok=True)
+    if replaces:
+        _clear(run)
     return run
+
+
+def _check_free(folder: Path) -> None:
+    """Refuses a folder that is no fit's, where a fit would overwrite something."""
+    from plaudit.rewards.artifact import BEST
+    from plaudit.rewards.checkpoints import saved_checkpoints
+
+    ours = [folder / name for name in ("config.yaml", "logs/metrics.jsonl", BEST)]
+    for path in (*ours, *saved_checkpoints(folder)):
+        if path.exists():
+            raise OutputError(
+                f"'{folder}' is not the folder of a fit, but has a {path.relative_to(folder)}, which a fit would "
+                "overwrite. Choose another folder with reward.training.save_dir, or move that away."
+            )
+
+
+def _clear(run: RunFolder) -> None:
+    """Removes what an earlier fit has left, which would pass for this one's until it is finished."""
+    from plaudit.rewards.artifact import BEST
+    from plaudit.rewards.artifact_files import DOCUMENT
+    from plaudit.rewards.checkpoints import remove_checkpoints, saved_checkpoints
+
+    logger.info("what an earlier fit has left in %s is replaced.", run.path)
+    remove_checkpoints(saved_checkpoints(run.path))
+    best = run.path / BEST
+    if (best / DOCUMENT).exists():
+        with whole_folder(best):  # An empty one in its place: never half of an artifact, whenever this is killed.
+            pass
+        best.resolve().rmdir()
+    for log in (run.logs / "metrics.jsonl", *run.logs.glob("events.out.tfevents.*")):
+        log.unlink(missing_ok=True)
 
 
 def _train(job: Job, parts: Parts, run: RunFolder, feeds: dict[str, Feed], ranks: Ranks) -> Fit:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from plaudit.compute import fit_threads, keep_freed_memory
 from plaudit.config.convert import to_dict
 from plaudit.config.schema import FitConfig, TrainingConfig
-from plaudit.episodes.split import TRAIN, VAL, Split
+from plaudit.episodes.split import TRAIN, VAL, Split, SplitSettings
 from plaudit.errors import ConfigError, DataError, nearest
 from plaudit.report.tables import track
 from plaudit.stages.common import set_up
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from plaudit.rewards.model import RewardModel
     from plaudit.rewards.parallel import Ranks
 
+logger = logging.getLogger("plaudit")
+
 
 @dataclass(frozen=True)
 class Parts:
@@ -35,12 +38,14 @@ class Parts:
         config: Complete: with the model's every key.
         model: On its device.
         data: The frames of each split, of the model's cameras.
+        split: How they were divided.
         cache: Folder for what later fits can use too.
     """
 
     config: FitConfig
     model: RewardModel
     data: dict[str, FrameDataset]
+    split: SplitSettings
     cache: Path
 
     @property
@@ -75,7 +80,7 @@ def build_parts(config: FitConfig, quiet: bool, ranks: Ranks) -> Parts:
     reward = replace(
         config.reward, model=to_dict(model_config), training=_with_precision(config.reward.training, device)
     )
-    return Parts(replace(config, reward=reward), model, data, cache)
+    return Parts(replace(config, reward=reward), model, data, splits[TRAIN].settings, cache)
 
 
 def _with_precision(settings: TrainingConfig, device: torch.device) -> TrainingConfig:
@@ -151,6 +156,11 @@ def build_feeds(parts: Parts, quiet: bool) -> dict[str, Feed]:
     augment = Augment(settings.augment)
     feeds: dict[str, Feed] = {name: FrameFeed(frames, augment) for name, frames in parts.data.items()}
     if settings.feature_cache and model.config.freeze_encoder:
+        if settings.augment.enabled and settings.cache_views == 1:
+            logger.info(
+                "frames are not varied (reward.training.augment): a frozen encoder sees each once. "
+                "reward.training.cache_views=4 keeps four views of each, in four times the time and space."
+            )
         cache = FeatureCache(parts.cache / "features")
         for name, views in ((TRAIN, settings.cache_views), (VAL, 1)):
             frames = parts.data[name]

@@ -134,7 +134,7 @@ def _about_data(parts: Parts, work: Fit) -> dict[str, Any]:
     for name, frames in parts.data.items():
         episodes, success = len(np.unique(frames.episodes)), int((frames.labels == SUCCESS).sum())
         splits[name] = {"episodes": episodes, "frames": len(frames), "success_frames": success}
-    return {**splits, "train_fingerprint": work.data}
+    return {**splits, "split": to_dict(parts.split), "train_fingerprint": work.data}
 
 
 def _about_training(parts: Parts, work: Fit) -> dict[str, Any]:
@@ -169,7 +169,7 @@ def _write_decided(parts: Parts, feed: Feed, scores: Scores, verdict: Verdict) -
 
     folder = parts.config.reward.training.debug_save_dir
     if folder is not None:
-        count = write_decided(Path(folder), feed, scores, verdict.calibration, verdict.choice.decision)
+        count = write_decided(Path(folder), feed, scores, verdict.calibration, verdict.choice.decision.threshold)
         logger.info("%s frames, by what the model says of them: %s", f"{count:,}", folder)
 
 
