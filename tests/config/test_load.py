@@ -14,7 +14,7 @@ import pytest
 from plaudit.config.checks import env_cfg
 from plaudit.config.convert import fill, to_dict
 from plaudit.config.files import recipe_names
-from plaudit.config.load import load_config, save_config
+from plaudit.config.load import is_saved_config, load_config, save_config
 from plaudit.config.schema import Config, EnvConfig, NetworkConfig, PolicyConfig, PPOConfig, RuntimeConfig
 from plaudit.errors import ConfigError, OutputError
 
@@ -140,6 +140,9 @@ def test_the_saved_file_says_how_to_run_it_again(tmp_path: Path, monkeypatch: py
     save_config(load_config("push_cube"), "config.yaml")
     first = (folder / "config.yaml").read_text().splitlines()[0]
     assert first == f"# Resolved by Plaudit; run it again with: plaudit train '{folder}/config.yaml'"
+    assert is_saved_config("config.yaml", "train") and not is_saved_config("config.yaml", "fit")
+    (folder / "own.yaml").write_bytes(b"# \xff by hand")
+    assert not is_saved_config("own.yaml", "train") and not is_saved_config("none.yaml", "train")
 
 
 def test_a_resolved_config_holds_every_value(tmp_path: Path, registries: Any) -> None:

@@ -158,6 +158,18 @@ def test_what_was_used_longest_ago_goes_first(
     assert count.frames == 0
 
 
+def test_what_another_fit_is_writing_is_left_alone(
+    cache: FeatureCache, dataset: FrameDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache.folder.mkdir()
+    writing, renamed = (cache.folder / f".{name}.{os.getppid()}.npy" for name in ("writing", "renamed"))
+    writing.write_bytes(b"half")
+    renamed.symlink_to(cache.folder / "gone")  # Is listed, and cannot be looked at, as one that was just renamed.
+    monkeypatch.setattr(cache_module, "MOST", 1)
+    cache.features(frozen(), dataset)
+    assert writing.exists()
+
+
 def test_a_disk_without_room_is_said_before_anything_is_encoded(
     cache: FeatureCache, dataset: FrameDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ from plaudit.episodes.dataset import FrameDataset
 from plaudit.errors import DataError
 from plaudit.rewards.augment import Augment
 from plaudit.rewards.feeds import FeatureFeed, FrameFeed, parts, read_ahead
+from plaudit.rewards.parallel import Alone
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ def test_features_are_those_of_the_rows_and_of_a_view_by_lot(dataset: FrameDatas
 
 def test_parts_of_a_batch(dataset: FrameDataset) -> None:
     batch = FrameFeed(dataset).read(np.arange(7))
-    some = list(parts(batch, 3))
+    some = list(parts(batch, Alone().cuts(7, 3)))
     assert [len(part.rows) for part in some] == [3, 3, 1] and some[2].labels.tolist() == batch.labels[6:].tolist()
     assert not isinstance(some[1].inputs, torch.Tensor) and not isinstance(batch.inputs, torch.Tensor)
     assert torch.equal(some[1].inputs["base_camera"], batch.inputs["base_camera"][3:6])

@@ -159,9 +159,30 @@ def test_checkpoints_have_the_keys_of_seed_001(splits: dict[str, Split], tmp_pat
     assert content["epoch"] == 2 and 0 < content["train_acc"] <= 1
 
 
-@pytest.mark.parametrize("kind", ["damaged", "other data", "other model", "foreign"])
+@pytest.mark.parametrize("keep", [0, 1])
+def test_going_back_to_an_earlier_step_leaves_later_ones(splits: dict[str, Split], tmp_path: Path, keep: int) -> None:
+    changes: dict[str, Any] = {"max_steps": 6, "save_interval": 2}
+    small_fit(splits, keep_checkpoints=0, more={"folder": tmp_path}, **changes).run()
+    (tmp_path / "step_6" / "notes.txt").write_text("mine")
+    again = small_fit(splits, keep_checkpoints=keep, more={"folder": tmp_path, "stop": lambda: True}, **changes)
+    again.load(tmp_path / "step_2" / "checkpoint.pt")
+    again.run()
+    expected = ["step_3"] if keep else ["step_2", "step_3"]
+    assert [path.parent.name for path in saved_checkpoints(tmp_path)] == expected
+    assert [path.name for path in (tmp_path / "step_6").iterdir()] == ["notes.txt"]
+
+
+def test_a_new_checkpoint_is_kept_whatever_else_is_there(splits: dict[str, Split], tmp_path: Path) -> None:
+    fit = small_fit(splits, keep_checkpoints=1, max_steps=2, more={"folder": tmp_path})
+    (tmp_path / "step_9").mkdir()
+    (tmp_path / "step_9" / "checkpoint.pt").write_text("of another fit")
+    fit.run()
+    assert (tmp_path / "step_2" / "checkpoint.pt").exists()
+
+
+@pytest.mark.parametrize("kind", ["damaged", "other data", "other validation", "other model", "foreign"])
 def test_what_cannot_be_gone_on_from_is_said(splits: dict[str, Split], tmp_path: Path, kind: str) -> None:
-    more = {"folder": tmp_path, "data": "these"}
+    more = {"folder": tmp_path, "data": "these", "val_data": "these too"}
     small_fit(splits, num_epochs=1, more=more).run()
     path = find_checkpoint(tmp_path)
     again = small_fit(splits, num_epochs=1, more=more)
@@ -169,11 +190,19 @@ def test_what_cannot_be_gone_on_from_is_said(splits: dict[str, Split], tmp_path:
         path.write_bytes(path.read_bytes()[:1000])
     elif kind == "other data":
         again.data = "those"
+    elif kind == "other validation":
+        again.val_data = "those"
     elif kind == "other model":
         again = small_fit(splits, small_model(width=12), num_epochs=1, more=more)
     else:
         torch.save({"model_state_dict": again.model.state_dict()}, path)
-    message = {"damaged": "damaged", "other data": "other data", "other model": "another network", "foreign": "'epoch'"}
+    message = {
+        "damaged": "damaged",
+        "other data": "other data.* training split",
+        "other validation": "other data.* validation split",
+        "other model": "another network",
+        "foreign": "'epoch'",
+    }
     with pytest.raises(CheckpointError, match=message[kind]) as error:
         again.load(path)
     assert str(path) in str(error.value)

@@ -29,6 +29,14 @@ def test_cosine_is_slow_at_both_ends() -> None:
     assert lr_factor(config, 0.25, 10) == pytest.approx((1 + 0.5**0.5) / 2)
 
 
+@pytest.mark.parametrize(("name", "decay"), [("adam", 0.0), ("adamw", 1e-2)])
+def test_adam_does_not_shrink_weights_unless_told_to(name: str, decay: float) -> None:
+    weight = torch.nn.Parameter(torch.ones(2))
+    assert build_optimizer([weight], OptimConfig(optimizer=name)).param_groups[0]["weight_decay"] == decay  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="weight_decay"):
+        OptimConfig(weight_decay=-1.0)
+
+
 @pytest.mark.parametrize(("name", "kind"), [("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)])
 def test_optimizers(name: str, kind: type) -> None:
     weight = torch.nn.Parameter(torch.ones(2))

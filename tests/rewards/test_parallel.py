@@ -26,10 +26,11 @@ from plaudit.rewards.scoring import score
 torch.set_num_threads(1)
 
 BACKENDS: tuple[Backend, ...] = ("ddp", "fsdp")
-# 31 frames do not divide by two, nor by parts of six; the gradient is longer than it may be.
+# 31 frames do not divide by two; of parts of five one process would have three and the other four, which must not be.
+# The gradient is longer than it may be.
 SETTINGS: dict[str, Any] = {
     "global_batch_size": 31,
-    "micro_batch_size": 6,
+    "micro_batch_size": 5,
     "optim": OptimConfig(lr=1e-2, clip_grad=0.1),
     "max_steps": 8,
     "val_check_interval": 4,
@@ -228,6 +229,35 @@ def test_one_process_is_a_group_too() -> None:
     ranks = Alone()
     assert ranks.leads and ranks.share(7) == slice(0, 7) and ranks.gpu(3) == 3 and ranks.told(lambda: 5) == 5
     assert ranks.gather([1.0, 2.0]) == [[1.0, 2.0]]
+
+
+class Rank(Alone):
+    """One of several, as far as it divides things."""
+
+    cuts = Ranks.cuts
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+
+
+@pytest.mark.parametrize(
+    ("count", "most", "lengths"),
+    [
+        (65, 32, [[16, 16], [16, 17]]),
+        (31, 5, [[3, 4, 4, 4], [4, 4, 4, 4]]),
+        (64, 32, [[32], [32]]),
+        (31, 31, [[15], [16]]),
+        (3, 1, [[1], [2]]),  # No part may be empty.
+    ],
+)
+def test_all_processes_have_as_many_parts(count: int, most: int, lengths: list[list[int]]) -> None:
+    for rank, expected in enumerate(lengths):
+        cuts = Rank(rank, 2).cuts(count, most)
+        assert [cut.stop - cut.start for cut in cuts] == expected
+        assert [cut.start for cut in cuts] == [
+            0,
+            *[cut.stop for cut in cuts][:-1],
+        ]  # One after the other, without gaps.
 
 
 def test_every_process_needs_a_frame(splits: dict[str, Split]) -> None:

@@ -15,8 +15,7 @@ from plaudit.episodes.dataset import FrameDataset
 from plaudit.rewards import pictures as module
 from plaudit.rewards.calibration import Calibration
 from plaudit.rewards.feeds import FrameFeed
-from plaudit.rewards.firing import Decision
-from plaudit.rewards.pictures import pictures, write_decided, write_positives
+from plaudit.rewards.pictures import DecidedPictures, pictures, write_decided, write_positives
 from plaudit.rewards.scores import Scores
 
 
@@ -48,12 +47,16 @@ def test_decided_frames_are_sorted_by_what_the_model_says(tmp_path: Path, monkey
     logits = np.linspace(-4, 4, 16, dtype=np.float32)
     episode = feed.dataset.episodes[feed.rows].astype(np.int64)
     scores = Scores(logits, feed.dataset.labels[feed.rows], episode, feed.instants)
-    assert write_decided(tmp_path / "out", feed, scores, Calibration(), Decision(0.5)) == 16
+    assert write_decided(tmp_path / "out", feed, scores, Calibration(), 0.5) == 16
     names = {folder: sorted(file.name for file in (tmp_path / "out" / folder).iterdir()) for folder in FOLDERS}
     assert names["resnet_fail"][0] == "000000_prob0.0180.png" and len(names["resnet_fail"]) == 8
     assert names["resnet_success"][-1] == "000015_prob0.9820.png" and len(names["resnet_success"]) == 8
+    live = DecidedPictures(tmp_path / "live", 100)
+    for row in feed.rows:
+        live.write(int(row), feed.dataset.batch([row])["frames"], Calibration().probabilities(logits[[row]]), 0.5)
+    assert {folder: sorted(file.name for file in (tmp_path / "live" / folder).iterdir()) for folder in FOLDERS} == names
     monkeypatch.setattr(module, "MOST_DECIDED", 4)
-    assert write_decided(tmp_path / "few", feed, scores, Calibration(), Decision(0.5)) == 4
+    assert write_decided(tmp_path / "few", feed, scores, Calibration(), 0.5) == 4
     assert sorted(file.name[:6] for file in (tmp_path / "few").rglob("*.png")) == [
         "000000",
         "000005",

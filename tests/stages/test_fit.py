@@ -23,9 +23,11 @@ from plaudit.cli import main
 from plaudit.episodes import EpisodeStore
 from plaudit.episodes.dataset import FrameDataset
 from plaudit.episodes.formats import open_writer
+from plaudit.episodes.manifests import load_splits, save_splits
 from plaudit.rewards import train_reward_model
 from plaudit.rewards.artifact import RewardArtifact
 from plaudit.rewards.checkpoints import saved_checkpoints
+from plaudit.rl.guard import Interrupt
 
 ROOT = Path(__file__).parents[2]
 KEYS = "reward.training"
@@ -140,16 +142,87 @@ def test_data_that_changed_is_not_gone_on_with(here: Path, capsys: pytest.Captur
     assert code == 1 and "is not a run" in result["error"]
 
 
+def test_a_validation_split_that_changed_is_not_gone_on_with(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    square_store(here / "data", 24)
+    assert main(["process", "data"]) == 0
+    capsys.readouterr()
+    run(capsys, "fit", "data", *SMALL, *QUICK, f"{KEYS}.save_dir=mine", "--quiet")
+    splits = load_splits(here / "data" / "splits" / "default")
+    val = splits["val"]
+    save_splits(here / "other", {**splits, "val": replace(val, rows=[rows[1:] for rows in val.rows])})
+    words = [f"{KEYS}.data.path=null", f"{KEYS}.data.splits=other"]
+    code, result, _ = run(capsys, "fit", "--resume", "mine", "--quiet", *words)
+    assert code == 1 and "labels of the validation split have changed" in result["error"]
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "logs/metrics.jsonl", "step_5/checkpoint.pt", "best_model/notes.txt"])
+def test_files_that_are_not_of_a_fit_are_never_overwritten(
+    here: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    square_store(here / "data", 24)
+    theirs = here / "mine" / name
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text("# theirs\nruntime: {}\n")
+    before = sorted(here.glob("mine/**/*"))
+    code, result, _ = run(capsys, "fit", "data", *SMALL, *QUICK, f"{KEYS}.save_dir=mine")
+    assert code == 1 and "'mine' is not the folder of a fit, but has a " in result["error"]
+    assert "reward.training.save_dir" in result["error"]
+    assert theirs.read_text().startswith("# theirs") and sorted(here.glob("mine/**/*")) == before
+
+
+def stop_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fits end after a step, as by Ctrl-C."""
+
+    def enter(interrupt: Interrupt) -> Interrupt:
+        interrupt.asked = True
+        return interrupt
+
+    monkeypatch.setattr(Interrupt, "__enter__", enter)
+
+
+def test_a_second_fit_replaces_the_first_from_its_start(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    square_store(here / "data", 24)
+    words = ["fit", "data", *SMALL, PLAIN, f"{KEYS}.save_dir=mine", f"{KEYS}.max_steps=4", "--quiet"]
+    assert run(capsys, *words, f"{KEYS}.save_interval=2")[0] == 0
+    notes = here / "mine" / "step_2" / "notes.txt"
+    notes.write_text("mine")
+    events = set((here / "mine" / "logs").glob("events*"))
+    stop_at_once(monkeypatch)
+    code, result, shown = run(capsys, *words)
+    assert code == 130 and result["steps"] == 1 and "what an earlier fit has left in mine is replaced" in shown
+    assert [path.parent.name for path in saved_checkpoints(here / "mine")] == ["step_1"] and notes.exists()
+    assert not (here / "mine" / "best_model").exists()
+    assert events and not events & set((here / "mine" / "logs").iterdir())
+    assert not (here / "mine" / "logs" / "metrics.jsonl").exists()  # One step is not logged.
+
+
+def test_stopped_after_going_back_it_says_what_best_model_is(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    square_store(here / "data", 24)
+    words = [f"{KEYS}.save_dir=mine", f"{KEYS}.max_steps=4", f"{KEYS}.save_interval=2", PLAIN, "--quiet"]
+    assert run(capsys, "fit", "data", *SMALL, *words)[0] == 0
+    stop_at_once(monkeypatch)
+    code, _, shown = run(capsys, "fit", "--resume", "mine/step_2/checkpoint.pt")
+    assert code == 130 and "best_model is from before" in shown
+    assert [path.parent.name for path in saved_checkpoints(here / "mine")] == ["step_2", "step_3"]
+
+
 def test_a_frozen_encoder_is_run_once(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     square_store(here / "data", 40)
     words = ["fit", "data", *SMALL, "reward.model.freeze_encoder=true", f"{KEYS}.cache_views=2", PLAIN]
     code, result, shown = run(capsys, *words)
     assert code == 0 and shown.count("encoded in") == 2 and result["metrics"]["roc_auc"] > 0.9
+    assert "frames are not varied" not in shown
     code, again, shown = run(capsys, *words)
     assert shown.count("found in") == 2 and "encoded" not in shown and again["artifact_id"] == result["artifact_id"]
     assert len(list((here / "cache" / "plaudit" / "features").iterdir())) == 2
     code, _, shown = run(capsys, *words, f"{KEYS}.feature_cache=false", f"{KEYS}.max_steps=2")
-    assert code == 0 and "encoded" not in shown and "found in" not in shown
+    assert code == 0 and "encoded" not in shown and "found in" not in shown and "not varied" not in shown
+    code, _, shown = run(capsys, *words, f"{KEYS}.cache_views=1", f"{KEYS}.max_steps=2")
+    assert code == 0 and shown.count("frames are not varied (reward.training.augment)") == 1
 
 
 def test_the_splits_of_a_data_set_are_used(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -159,7 +232,7 @@ def test_the_splits_of_a_data_set_are_used(here: Path, capsys: pytest.CaptureFix
     code, result, shown = run(capsys, "fit", "data", *SMALL, *QUICK)
     assert code == 0 and "splits: those in" in shown
     data = RewardArtifact.load(result["artifact"]).data
-    assert (data["train"]["episodes"], data["val"]["episodes"]) == (12, 8)
+    assert (data["train"]["episodes"], data["val"]["episodes"]) == (12, 8) and data["split"]["val_fraction"] == 0.3
     _, result, _ = run(capsys, "fit", "data", *SMALL, *QUICK, f"{KEYS}.data.val_fraction=0.2")
     assert RewardArtifact.load(result["artifact"]).data["val"]["episodes"] == 4
     _, result, _ = run(capsys, "fit", *SMALL, *QUICK, f"{KEYS}.data.splits=data/splits/default")
@@ -267,7 +340,8 @@ def test_seed_001(large: Callable[[str, Path], None], here: Path, capsys: pytest
     assert "label=1" in shown.out and "freeze_encoder is true, but there are no pretrained weights" in shown.err
     content = torch.load(here / "checkpoints" / "reward_model.pt", weights_only=True)
     assert {"epoch", "model_state_dict", "optimizer_state_dict", "train_loss", "train_acc"} <= set(content)
-    artifact = RewardArtifact.load(here / "checkpoints" / "best_model")
+    assert {path.name for path in (here / "checkpoints").iterdir()} == {"reward_model", "reward_model.pt"}
+    artifact = RewardArtifact.load(here / "checkpoints" / "reward_model")
     alone = RewardArtifact.load(here / "checkpoints" / "reward_model.pt")
     assert alone.id == artifact.id and alone.decision == artifact.decision
     assert artifact.training["settings"]["optim"]["optimizer"] == "adam"
@@ -281,7 +355,7 @@ def test_seed_001_has_its_defaults() -> None:
     assert (args.lr, args.hidden_dim, args.num_spatial_blocks, args.backbone) == (1e-4, 256, 8, "resnet10")
     assert (args.visualize_positive, str(args.vis_output_dir)) == (False, "positive_samples_vis")
     words = train_reward_model.overrides(args)
-    assert "reward.training.save_dir='c'" in words and "reward.model.use_pretrain=False" in words
+    assert "reward.training.save_dir='c/d'" in words and "reward.model.use_pretrain=False" in words
 
 
 def script(path: str, *words: str) -> subprocess.CompletedProcess[str]:
@@ -331,6 +405,8 @@ def test_seed_000(
     code, result, _ = run(capsys, "fit", str(recipe), *QUICK)
     assert code == 0 and Path(result["checkpoint"]).resolve() == here / "logs/reward_checkpoints/reward_model_best.pt"
     assert RewardArtifact.load(result["checkpoint"]).id == result["artifact_id"]
+    stage_3 = Path("logs/reward_checkpoints/best_model.pt")
+    assert not stage_3.exists() and RewardArtifact.load(stage_3).id == result["artifact_id"]
 
 
 def test_two_folders_anywhere(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

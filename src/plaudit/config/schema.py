@@ -265,7 +265,7 @@ class OptimConfig:
 
     optimizer: Literal["adam", "adamw"] = "adamw"  # adamw shrinks the weights apart from the gradient.
     lr: float = 3e-3  # Step size after the warm-up.
-    weight_decay: float = 1e-2  # How much the weights are shrunk.
+    weight_decay: float | None = None  # How much the weights are shrunk; null: 0.01 with adamw, not at all with adam.
     clip_grad: float = 1.0  # Gradients longer than this are shortened to it; 0 never.
     lr_schedule: Literal["constant", "linear", "cosine"] = "cosine"  # How the step size goes to zero.
     warmup_steps: int | None = None  # Steps in which it grows from zero; null: a twentieth of all.
@@ -273,7 +273,7 @@ class OptimConfig:
     def __post_init__(self) -> None:
         require(0 < self.lr < math.inf, "lr", "must be greater than 0 and finite")
         for key in ("weight_decay", "clip_grad"):
-            require(0 <= getattr(self, key) < math.inf, key, "must be at least 0 and finite")
+            require(0 <= (getattr(self, key) or 0) < math.inf, key, "must be at least 0 and finite")
         require((self.warmup_steps or 0) >= 0, "warmup_steps", "must not be negative")
 
 

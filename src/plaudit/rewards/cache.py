@@ -12,7 +12,8 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -107,7 +108,8 @@ class FeatureCache:
             )
         else:
             logger.info("features of %s frames: found in %s.", f"{len(dataset):,}", path)
-            os.utime(path)
+            with suppress(FileNotFoundError):  # Another fit has made room; what is mapped stays readable.
+                os.utime(path)
         return found
 
     @staticmethod
@@ -131,11 +133,11 @@ class FeatureCache:
         """Deletes what was used longest ago, and refuses what the disk cannot hold."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            files = sorted(self.folder.glob("*.npy"), key=lambda file: file.stat().st_mtime, reverse=True)
             kept = wanted
-            for file in files:
-                kept += file.stat().st_size
-                if kept > MOST or _is_left_over(file):
+            for file, stat in sorted(_files(self.folder), key=lambda pair: pair[1].st_mtime, reverse=True):
+                being_written = file.name.startswith(".")
+                kept += 0 if being_written else stat.st_size
+                if _is_left_over(file, stat) if being_written else kept > MOST:
                     file.unlink(missing_ok=True)
             free = shutil.disk_usage(self.folder).free
         except OSError as error:
@@ -154,14 +156,21 @@ DAY = 24 * 60 * 60
 """In seconds."""
 
 
-def _is_left_over(file: Path) -> bool:
+def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """What is in a folder of features; other fits may rename and delete there meanwhile."""
+    for file in folder.glob("*.npy"):
+        with suppress(FileNotFoundError):
+            yield file, file.stat()
+
+
+def _is_left_over(file: Path, stat: os.stat_result) -> bool:
     """Whether a file was being written by a process that is no more; `whole_file` names it after the process.
 
     On a disk that several machines share it may be a process of another one: no process encodes for a day.
     """
     owner = file.stem.rpartition(".")[2]
-    old = time.time() - file.stat().st_mtime > DAY
-    return old and file.name.startswith(".") and owner.isdigit() and not Path(f"/proc/{owner}").exists()
+    old = time.time() - stat.st_mtime > DAY
+    return old and owner.isdigit() and not Path(f"/proc/{owner}").exists()
 
 
 def _open(path: Path, shape: tuple[int, ...]) -> NDArray[np.float16] | None:

@@ -29,6 +29,7 @@ KEPT: dict[str, type] = {
     "best": dict,
     "stale": int,
     "data": str,
+    "val_data": str,
 }
 """What a checkpoint holds: seed 001's keys first."""
 
@@ -38,7 +39,7 @@ def save_checkpoint(folder: Path, step: int, content: Mapping[str, Any], keep: i
     path = folder / f"step_{step}" / NAME
     write_whole(path, content)
     if keep:
-        remove_checkpoints(saved_checkpoints(folder)[:-keep])
+        remove_checkpoints(old for old in saved_checkpoints(folder)[:-keep] if old != path)
     return path
 
 

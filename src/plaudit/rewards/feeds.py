@@ -154,13 +154,12 @@ def moved(batch: Batch, device: torch.device) -> Batch:
     return replace(batch, inputs=there, labels=batch.labels.to(device, non_blocking=True))
 
 
-def parts(batch: Batch, size: int) -> Iterator[Batch]:
-    """A batch in parts of at most `size` frames."""
-    for start in range(0, len(batch.rows), size):
-        some = slice(start, start + size)
+def parts(batch: Batch, cuts: Iterable[slice]) -> Iterator[Batch]:
+    """Parts of a batch."""
+    for some in cuts:
         inputs = batch.inputs
         cut = inputs[some] if isinstance(inputs, torch.Tensor) else {name: all[some] for name, all in inputs.items()}
-        yield Batch(batch.rows[some], cut, batch.labels[some], batch.start + start, batch.whole)
+        yield Batch(batch.rows[some], cut, batch.labels[some], batch.start + some.start, batch.whole)
 
 
 def read_ahead(read: Callable[[T], R], wanted: Iterable[T]) -> Iterator[R]:

@@ -48,7 +48,11 @@ class Decision:
 
 
 def asked(scores: Scores, mode: RewardMode) -> NDArray[np.bool_]:
-    """The frames at which a decision is made, (n,): all of them, or each episode's last."""
+    """The frames at which a decision is made, (n,): all of them, or each episode's last.
+
+    "Last" means the last that was scored: where an episode ends with frames without a label, or that are not stored,
+    a live model is asked later.
+    """
     if mode == "per_step":
         return np.ones(len(scores), bool)
     last = np.zeros(len(scores), bool)

@@ -18,7 +18,7 @@ from plaudit.config.convert import to_dict
 from plaudit.config.schema import TrainingConfig
 from plaudit.errors import CheckpointError, ConfigError, NonFiniteError
 from plaudit.rewards.assess import Aim, Verdict, judge
-from plaudit.rewards.checkpoints import load_checkpoint, save_checkpoint
+from plaudit.rewards.checkpoints import load_checkpoint, remove_checkpoints, save_checkpoint, saved_checkpoints
 from plaudit.rewards.feeds import Batch, Feed, moved, parts, read_ahead
 from plaudit.rewards.listener import Listener
 from plaudit.rewards.model import RewardModel
@@ -76,6 +76,7 @@ class Fit:
         seed: Of all that is random.
         folder: For checkpoints; `None` keeps none.
         data: Names what is learned from; a checkpoint of other data is refused.
+        val_data: Names what picks the best weights; likewise.
         listeners: Who is told of the numbers.
         stop: Asked after every step; the fit saves and ends once it says so.
         ranks: The processes that fit together. Each has a fit of its own, of equal arguments but for the listeners
@@ -100,12 +101,13 @@ class Fit:
         seed: int = 0,
         folder: Path | None = None,
         data: str = "",
+        val_data: str = "",
         listeners: Sequence[Listener] = (),
         stop: Callable[[], bool] = lambda: False,
         ranks: Ranks | None = None,
     ) -> None:
         self.model, self.train, self.val, self.settings = model, train, val, settings
-        self.aim, self.seed, self.folder, self.data = aim or Aim(), seed, folder, data
+        self.aim, self.seed, self.folder, self.data, self.val_data = aim or Aim(), seed, folder, data, val_data
         self.listeners, self.stop = listeners, stop
         self.device = next(model.parameters()).device
         self.ranks: Ranks = ranks or Alone()
@@ -208,7 +210,7 @@ class Fit:
         if not self.net.learner.training:  # It walks through all modules, which takes as long as a small head does.
             self.net.learner.train()
         self.optimizer.zero_grad(set_to_none=True)
-        some = list(parts(batch, self.settings.micro_batch_size or len(batch.rows)))
+        some = list(parts(batch, self.ranks.cuts(batch.whole, self.settings.micro_batch_size or batch.whole)))
         sums = np.zeros(3)
         for part in some:
             with self.net.summing(last=part is some[-1]):
@@ -336,16 +338,18 @@ class Fit:
             "best": {} if best is None else {"step": best.step, "score": best.score, "weights": best.weights},
             "stale": self.stale,
             "data": self.data,
+            "val_data": self.val_data,
         }
 
     def load(self, path: Path) -> None:
-        """Takes up a checkpoint. It must be of the same model and data."""
+        """Takes up a checkpoint. It must be of the same model and data. Later ones in the folder are removed."""
         content = load_checkpoint(path)
-        if content["data"] != self.data:
-            raise CheckpointError(
-                f"the checkpoint '{path}' was fitted to other data: episodes, frames or labels of the training split "
-                "have changed since. Put them back, or start anew."
-            )
+        for split, key, own in (("training", "data", self.data), ("validation", "val_data", self.val_data)):
+            if content[key] != own:
+                raise CheckpointError(
+                    f"the checkpoint '{path}' was fitted to other data: episodes, frames or labels of the {split} "
+                    "split have changed since. Put them back, or start anew."
+                )
         self.net.load(content["model_state_dict"], path)
         try:
             self.net.load_optimizer(self.optimizer, content["optimizer_state_dict"])
@@ -357,5 +361,15 @@ class Fit:
         best = content["best"]
         self.best = Best(best["step"], best["score"], best["weights"]) if best else None
         self._saved, self._validated = self.step, content["validated"]
+        self._forget_later()
         for listener in self.listeners:
             listener.on_resume(self.step)
+
+    def _forget_later(self) -> None:
+        """Removes checkpoints of later steps: what is next to come from here would be taken for older than they are."""
+        if self.folder is None or not self.ranks.leads:
+            return
+        later = saved_checkpoints(self.folder, after=self.step)
+        if later:
+            logger.info("going on from step %s: %d later checkpoints are removed.", f"{self.step:,}", len(later))
+            remove_checkpoints(later)

@@ -13,11 +13,16 @@ from plaudit.config.schema import OptimConfig
 WARMUP = 0.05
 """Share of a fit in which the step size grows, where the config does not say how many steps."""
 
+DECAY = {"adam": 0.0, "adamw": 1e-2}
+"""How much weights are shrunk, where the config does not say. To adam it is a part of the gradient, which it rescales:
+what suits adamw would outweigh what is to be learned."""
+
 
 def build_optimizer(parameters: Sequence[nn.Parameter], config: OptimConfig) -> torch.optim.Optimizer:
     """The optimizer that a config names. The fused form is the quickest, also on a CPU."""
     kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
-    return kind(parameters, lr=config.lr, weight_decay=config.weight_decay, fused=True)
+    decay = DECAY[config.optimizer] if config.weight_decay is None else config.weight_decay
+    return kind(parameters, lr=config.lr, weight_decay=decay, fused=True)
 
 
 def lr_factor(config: OptimConfig, progress: float, total_steps: int) -> float:

@@ -62,6 +62,17 @@ class Ranks(ABC):
         """As `share`, of any rank."""
         return slice(rank * count // self.size, (rank + 1) * count // self.size)
 
+    def cuts(self, count: int, most: int) -> list[slice]:
+        """Where to cut this rank's share of `count` things, one each at least, into parts of `most` at most.
+
+        All ranks have as many parts: FSDP puts the weights together in each, for which it needs every rank. No part is
+        empty; so where `most` is 1 and the shares differ, some have two.
+        """
+        share = self.share(count)
+        own, least, largest = share.stop - share.start, count // self.size, -(-count // self.size)
+        number = min(-(-largest // most), least)
+        return [slice(part * own // number, (part + 1) * own // number) for part in range(number)]
+
     @abstractmethod
     def gpu(self, wanted: int) -> int:
         """The number of this rank's GPU, where `wanted` is what one process alone would take."""
@@ -95,6 +106,9 @@ class Alone(Ranks):
     """One process."""
 
     rank, size, local_size = 0, 1, 1
+
+    def cuts(self, count: int, most: int) -> list[slice]:
+        return [slice(start, min(start + most, count)) for start in range(0, count, most)]
 
     def gpu(self, wanted: int) -> int:
         return wanted

@@ -136,7 +136,7 @@ class Replicated(Shared):
         # It says so of weights of a single channel, whose gradient has another layout in memory, and copies them.
         warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
         self.ddp = self.passes = DistributedDataParallel(Forward(model))
-        self.ddp.broadcast_buffers = False  # `settle` does better, and also where ranks have more or fewer parts.
+        self.ddp.broadcast_buffers = False  # `settle` does better.
 
     @contextmanager
     def summing(self, last: bool) -> Iterator[None]:

@@ -62,7 +62,6 @@ def overrides(args: argparse.Namespace) -> list[str]:
         f"{TRAINING}.optim.lr": args.lr,
         f"{TRAINING}.optim.lr_schedule": "constant",
         f"{TRAINING}.optim.warmup_steps": 0,
-        f"{TRAINING}.optim.weight_decay": 0.0,
         f"{TRAINING}.save_dir": _quoted(_folder(args.output_checkpoint)),
         f"{TRAINING}.output_checkpoint": _quoted(args.output_checkpoint),
         f"{TRAINING}.visualize_positive": args.visualize_positive,

@@ -232,6 +232,7 @@ def _train(job: Job, parts: Parts, run: RunFolder, feeds: dict[str, Feed], ranks
             seed=config.runtime.seed,
             folder=run.path,
             data=of_members(parts.data[TRAIN]),
+            val_data=of_members(parts.data[VAL]),
             listeners=_listeners(config, run, job.quiet) if ranks.leads else [],
             stop=lambda: interrupt.asked,
             ranks=ranks,
@@ -256,9 +257,18 @@ def _conclude(
     }
     if work.interrupted:
         logger.info("stopped and saved; go on with: %s", job.command or f"plaudit fit --resume {run.path}")
+        _warn_of_earlier(run.path)
     else:
         result |= finish(parts, work, feeds, run.path)
     return {**result, "seconds": time.perf_counter() - started, "versions": versions()}
+
+
+def _warn_of_earlier(folder: Path) -> None:
+    """Says so where the artifact in a folder is not of the fit that was stopped there."""
+    from plaudit.rewards.artifact import BEST
+
+    if (folder / BEST).exists():
+        logger.warning("%s is from before, and not of what was learned now, until the fit is finished.", folder / BEST)
 
 
 def _load(work: Fit, checkpoint: Path, folder: Path) -> None:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
+import re
+import shutil
+import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -26,6 +31,12 @@ logger = logging.getLogger("plaudit")
 
 GROUP = 16
 """Episodes that are copied together."""
+
+MOST_COPIED = 20_000_000_000
+"""Bytes of all copies; those that were used longest ago are deleted for new ones."""
+
+IN_USE = 24 * 60 * 60
+"""Seconds for which a copy may be read by the fit that last asked for it."""
 
 
 def open_splits(config: FitConfig, cache: Path, *, quiet: bool = False) -> dict[str, Split]:
@@ -127,7 +138,29 @@ def _as_store(source: EpisodeSource, cache: Path, quiet: bool) -> EpisodeStore:
         if len(store) != len(source):
             raise DataError(f"{source.path}: two of its {len(source)} episodes have the same name; rename one file.")
         done.touch()
+        with suppress(OSError):  # Other fits may be copying or deleting, or own a copy. The next time is soon enough.
+            _limit_copies(place.parent)
+    with suppress(OSError):  # The cache may be another user's, whose it is to keep it small.
+        os.utime(done)
     return EpisodeStore(place)
+
+
+def _limit_copies(folder: Path) -> None:
+    """Deletes copies that were used longest ago, but none that a fit may be reading, and nothing that is no copy."""
+    copies = [place for place in folder.iterdir() if re.fullmatch("[0-9a-f]{32}", place.name) and place.is_dir()]
+    kept = 0
+    for used, place in sorted(((_last_used(place), place) for place in copies), reverse=True):
+        kept += sum(file.stat().st_size for file in place.rglob("*") if file.is_file())
+        if kept > MOST_COPIED and time.time() - used > IN_USE:
+            logger.info("the copy %s was not used for long, and is deleted to make room.", place)
+            (place / "complete").unlink(missing_ok=True)  # First, so that half a copy is never taken for a whole one.
+            shutil.rmtree(place, ignore_errors=True)
+
+
+def _last_used(copy: Path) -> float:
+    """When a fit last asked for a copy; for one that is not complete, when it last grew."""
+    done = copy / "complete"
+    return (done if done.exists() else copy).stat().st_mtime
 
 
 def _groups(episodes: Iterator[Episode]) -> Iterator[list[Episode]]:
