@@ -165,7 +165,7 @@ def model_section(fit: Path) -> Section:
     document = read_artifact(folder)
     if document is None:
         return Section("model", "The reward model")
-    counts = {name: split for name, split in document.data.items() if isinstance(split, dict)}
+    counts = {name: split for name, split in document.data.items() if isinstance(split, dict) and "episodes" in split}
     rows = [
         [name, f"{split['episodes']:,}", f"{split['frames']:,}", f"{split['success_frames'] / split['frames']:.0%}"]
         for name, split in counts.items()
