@@ -5,24 +5,9 @@ from __future__ import annotations
 import io
 
 import pytest
+from terminals import Clock, Terminal
 
 from plaudit.report.collection import CollectionDisplay, Tally
-
-
-class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-class Clock:
-    """Seconds that go on when told."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def tally(positive: int, negative: int, wanted: tuple[int | None, int | None] = (100, 50)) -> Tally:

@@ -5,25 +5,9 @@ from __future__ import annotations
 import io
 
 import pytest
+from terminals import Clock, Terminal
 
 from plaudit.report.display import ProgressDisplay, compact, duration
-
-
-class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-class Clock:
-    """Seconds that go on when told."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
 
 METRICS = {"rollout/success_once": 0.4, "rollout/return": 12.34, "charts/steps_per_second": 10_100.0}
 

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from plaudit.envs.base import FrameMode, Frames, Obs, Step, VecEnv
+from plaudit.envs.base import FrameMode, Obs, Step, VecEnv
+from plaudit.envs.wrapping import EnvWrapper
 from plaudit.episodes.collector import RewardDataCollector
 from plaudit.episodes.outputs import Array
 from plaudit.errors import ConfigError, nearest
@@ -17,7 +18,7 @@ _MODES: tuple[FrameMode, ...] = ("none", "terminal", "always")
 _KEY = "collector"
 
 
-class DataCollectorWrapper(VecEnv):
+class DataCollectorWrapper(EnvWrapper):
     """Any env, to whose every step a collector listens. Once the collector has all that it wants, no frames are asked
     of the env for it any more, and steps are passed on as they are.
 
@@ -33,12 +34,8 @@ class DataCollectorWrapper(VecEnv):
         for camera in collector.cameras or ():
             if env.cameras and camera not in env.cameras:
                 raise ConfigError(f"image_keys: the env has no camera '{camera}'.{nearest(camera, env.cameras)}")
-        self.env, self.collector = env, collector
-        self.num_envs, self.device = env.num_envs, env.device
-        self.observation_space, self.action_space = env.observation_space, env.action_space
-        self.max_episode_steps, self.cameras = env.max_episode_steps, env.cameras
-        self.headline, self.fps, self.can_save_state = env.headline, env.fps, env.can_save_state
-        self.frame_mode: FrameMode = getattr(env, "frame_mode", "none")
+        super().__init__(env)
+        self.collector = collector
         # Pictures that the policy sees anyway cost nothing more.
         seen = all(camera in env.observation_space.spaces for camera in env.cameras)
         self._snapshots = env.can_snapshot and not seen
@@ -93,21 +90,6 @@ class DataCollectorWrapper(VecEnv):
     def load_state_dict(self, state: dict[str, Any]) -> Obs:
         self.collector.load_state_dict(_map_leaves(_array, state.get(_KEY)))
         return self.env.load_state_dict({key: value for key, value in state.items() if key != _KEY})
-
-    def render(self, ids: torch.Tensor | None = None) -> Frames:
-        return self.env.render(ids)
-
-    def portrait(self, ids: torch.Tensor) -> torch.Tensor:
-        return self.env.portrait(ids)
-
-    def stagger(self) -> None:
-        self.env.stagger()
-
-    def open_viewer(self) -> None:
-        self.env.open_viewer()
-
-    def close(self) -> None:
-        self.env.close()
 
 
 def _map_leaves(change: Callable[[Any], Any], value: Any) -> Any:

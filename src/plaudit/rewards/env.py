@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from plaudit.envs.base import FrameMode, Frames, Obs, Step, VecEnv
+from plaudit.envs.wrapping import EnvWrapper
 from plaudit.errors import DataError, EnvError
 from plaudit.rewards.artifact import RewardArtifact
 from plaudit.rewards.pipeline import Judged, RewardManager
@@ -60,7 +61,7 @@ class _Waiting:
     frames: Frames
 
 
-class RewardedEnv(VecEnv):
+class RewardedEnv(EnvWrapper):
     """Any env, with the rewards of a reward model. The env's own stay beside them in `Step.env_reward`.
 
     The model is asked of the state that an action led to: the last one of an episode too, never the first. Only what it
@@ -82,12 +83,8 @@ class RewardedEnv(VecEnv):
                 f"reward.terminate_on_success: {type(env).__name__} cannot begin episodes on request, so that the "
                 "model's verdict cannot end any. Set it to false, or write VecEnv.restart."
             )
-        self.env, self.manager, self.listeners = env, manager, list(listeners)
-        self.num_envs, self.device = env.num_envs, env.device
-        self.observation_space, self.action_space = env.observation_space, env.action_space
-        self.max_episode_steps, self.cameras, self.readings = env.max_episode_steps, env.cameras, env.readings
-        self.headline, self.fps, self.can_save_state = env.headline, env.fps, env.can_save_state
-        self.frame_mode: FrameMode = getattr(env, "frame_mode", "none")
+        super().__init__(env)
+        self.manager, self.listeners = manager, list(listeners)
         self.memory = manager.begin(env.num_envs)
         self.age = np.zeros(env.num_envs, np.int64)
         self.meter = RewardMeter(manager.settings)
@@ -280,21 +277,6 @@ class RewardedEnv(VecEnv):
         self.age = kept["age"].copy()
         if kept["over"].shape == self.memory.over.shape:
             self.memory = Memory(kept["over"], kept["on"])
-
-    def render(self, ids: torch.Tensor | None = None) -> Frames:
-        return self.env.render(ids)
-
-    def portrait(self, ids: torch.Tensor) -> torch.Tensor:
-        return self.env.portrait(ids)
-
-    def stagger(self) -> None:
-        self.env.stagger()
-
-    def open_viewer(self) -> None:
-        self.env.open_viewer()
-
-    def close(self) -> None:
-        self.env.close()
 
 
 def check_cameras(env: VecEnv, artifact: RewardArtifact) -> None:
