@@ -285,8 +285,9 @@ def _fit(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _is_data(word: str) -> bool:
-    """Whether a word is a data set, and not a recipe: there is something, and it is no config file."""
-    return Path(word).exists() and Path(word).suffix not in (".yaml", ".yml", ".json")
+    """Whether a word is meant as a data set, and not as a recipe: a path, or something that is there; no config file."""
+    path = Path(word)
+    return (path.exists() or len(path.parts) > 1) and path.suffix not in (".yaml", ".yml", ".json")
 
 
 def _eval_arguments(parser: Parser) -> None:

@@ -272,6 +272,7 @@ def test_without_a_test_split_it_says_so(here: Path, capsys: pytest.CaptureFixtu
     ("words", "message"),
     [
         (["nowhere"], "unknown recipe 'nowhere'"),
+        (["data/nowhere"], "nothing at 'data/nowhere'"),
         (["empty"], "It is empty"),
         (["data", f"{KEYS}.num_epoch=3"], "Did you mean 'num_epochs'"),
         (["data", "reward.model.widht=8"], "Did you mean 'width'"),
