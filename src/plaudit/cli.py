@@ -285,7 +285,7 @@ def _fit(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _is_data(word: str) -> bool:
-    """Whether a word is meant as a data set, and not as a recipe: a path, or something that is there; no config file."""
+    """Whether a word is a data set, and not a recipe: a path, or what is there already, and no config file."""
     path = Path(word)
     return (path.exists() or len(path.parts) > 1) and path.suffix not in (".yaml", ".yml", ".json")
 
