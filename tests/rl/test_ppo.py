@@ -200,6 +200,11 @@ class Column(Policy):
         return self.weight * torch.ones(len(obs)), torch.zeros(len(obs)), torch.zeros(len(obs), 1)
 
 
+def test_lasting_noise_needs_a_policy_that_takes_it() -> None:
+    with pytest.raises(PlauditError, match=r"noise_correlation .* Column does not"):
+        PPO(PPOConfig(noise_correlation=0.5), Column())
+
+
 class Time(TaskEnv):
     """Observes a time that never comes again: one later with each step, ten later with each new episode.
 

@@ -21,6 +21,11 @@ ALMOST_ONE = 1.0 - 2.0**-24
 """The largest float32 below one: squashed actions are kept within it, so that their inverse exists."""
 
 
+FIRST_OUTPUT = 0.01
+"""Gain of both networks' last layers at the start. Nothing is valued before anything was earned: where rewards are
+rare, the policy would else begin by learning from the differences of random values, and stop exploring."""
+
+
 class ActorCritic(Policy):
     """Gaussian with a mean from the actor network and a learned standard deviation, and a value from the critic.
 
@@ -101,21 +106,23 @@ class ActorCritic(Policy):
             raise ConfigError("a policy network of type 'cnn' needs cameras, but the env observes none; use 'mlp'.")
         encoder = ImageEncoder(cameras) if any(sees) else None
         networks = []
-        for name, block, looks, outputs, gain in (
-            ("actor", actor, sees[0], action_space.shape[0], 0.01),
-            ("critic", critic, sees[1], 1, 1.0),
+        for name, block, looks, outputs in (
+            ("actor", actor, sees[0], action_space.shape[0]),
+            ("critic", critic, sees[1], 1),
         ):
             inputs = sum(vectors.values()) + (encoder.features if encoder is not None and looks else 0)
             if not inputs:
                 raise ConfigError(f"policy.{name}.type is 'mlp', but the env observes only cameras; use 'cnn'.")
-            networks.append(mlp(inputs, block.hidden_sizes, outputs, block.activation, gain))
+            networks.append(mlp(inputs, block.hidden_sizes, outputs, block.activation, FIRST_OUTPUT))
         return cls(obs_space, action_space, device, config, networks[0], networks[1], encoder, sees)
 
     def get_action(
-        self, obs: PolicyObs, deterministic: bool = False
+        self, obs: PolicyObs, deterministic: bool = False, noise: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         mean, value = self._forward(obs)
-        raw = mean if deterministic else torch.addcmul(mean, self.log_std.exp(), torch.randn_like(mean))
+        raw = mean
+        if not deterministic:
+            raw = torch.addcmul(mean, self.log_std.exp(), torch.randn_like(mean) if noise is None else noise)
         action = self._to_action(raw)
         return action, self._log_prob(mean, action), value
 

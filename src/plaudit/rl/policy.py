@@ -22,9 +22,13 @@ class Policy(nn.Module, ABC):
 
     @abstractmethod
     def get_action(
-        self, obs: PolicyObs, deterministic: bool = False
+        self, obs: PolicyObs, deterministic: bool = False, noise: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Returns (action, log_prob, value): (n, action_dim), (n,), (n,)."""
+        """Returns (action, log_prob, value): (n, action_dim), (n,), (n,).
+
+        `noise`, (n, action_dim), stands for the standard normal numbers that a Gaussian policy would draw. A policy
+        that can do nothing with it leaves the argument out.
+        """
         raise NotImplementedError
 
     @abstractmethod

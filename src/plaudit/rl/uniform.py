@@ -27,7 +27,7 @@ class UniformPolicy(Policy):
         self.register_buffer("high", torch.as_tensor(action_space.high, device=self.device).nan_to_num(posinf=1.0))
 
     def get_action(
-        self, obs: PolicyObs, deterministic: bool = False
+        self, obs: PolicyObs, deterministic: bool = False, noise: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         count = len(next(iter(obs.values())) if isinstance(obs, dict) else obs)
         share = torch.rand(count, *self.low.shape, device=self.device)

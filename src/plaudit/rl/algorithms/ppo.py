@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from typing import Any
 
@@ -9,13 +10,14 @@ import torch
 
 from plaudit.config.schema import PPOConfig
 from plaudit.envs.base import VecEnv
-from plaudit.errors import NonFiniteError
+from plaudit.errors import ConfigError, NonFiniteError
 from plaudit.rl.advantages import gae
 from plaudit.rl.algorithms.base import BaseAlgorithm, StepCallback
 from plaudit.rl.algorithms.ppo_loss import PPOLoss, explained_variance, ppo_loss, summarise
 from plaudit.rl.buffer import RolloutBuffer, shuffled_minibatches
 from plaudit.rl.flatten import FlatAdam, FlatParameters
 from plaudit.rl.gradients import evaluator
+from plaudit.rl.noise import LastingNoise
 from plaudit.rl.obs import ObsDim, PolicyObs, cat_obs, flat
 from plaudit.rl.policy import Policy
 from plaudit.rl.relabel import settle
@@ -34,6 +36,12 @@ class PPO(BaseAlgorithm):
         self.parameters = FlatParameters(policy)
         self.evaluator = evaluator(policy, self.parameters, entropy_counts=cfg.ent_coef != 0.0)
         self.optimizer = FlatAdam(self.parameters, cfg.learning_rate)
+        self.noise = LastingNoise(cfg.noise_correlation)
+        if cfg.noise_correlation and "noise" not in inspect.signature(policy.get_action).parameters:
+            raise ConfigError(
+                f"algorithm.cfg.noise_correlation needs a policy whose get_action takes 'noise'; that of "
+                f"{type(policy).__name__} does not. Give it the argument, or set the key to 0."
+            )
 
     def initialize_buffer(self, num_steps: int, num_envs: int, obs_dim: ObsDim, action_dim: int) -> None:
         self.buffer = RolloutBuffer(num_steps, num_envs, obs_dim, action_dim, self.device)
@@ -47,7 +55,7 @@ class PPO(BaseAlgorithm):
         self.optimizer.lr = self.cfg.learning_rate * left
 
     def state_dict(self) -> dict[str, Any]:
-        return {"optimizer": self.optimizer.state_dict()}
+        return {"optimizer": self.optimizer.state_dict(), "noise": self.noise.state_dict()}
 
     @torch.no_grad()
     def collect_rollout(
@@ -64,7 +72,7 @@ class PPO(BaseAlgorithm):
         terminated, truncated = torch.zeros(2, num_steps, env.num_envs, dtype=torch.bool, device=self.device)
         finals: list[PolicyObs] = []
         for t in range(num_steps):
-            action, logprob, value = policy.get_action(obs)
+            action, logprob, value = self._act(policy, obs, env.num_envs)
             step = env.step(action)
             done = step.done
             self.buffer.add(obs, action, step.reward, done, value, logprob)
@@ -80,6 +88,15 @@ class PPO(BaseAlgorithm):
             self.buffer.rewards[:num_steps] = settled.reward
         self._finish(policy, obs, terminated, truncated, finals)
         return {}
+
+    def _act(
+        self, policy: Policy, obs: PolicyObs, num_envs: int
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Actions to explore with. Each one's density is told as if its noise had been drawn for it alone."""
+        if not self.cfg.noise_correlation:
+            return policy.get_action(obs)
+        width = self.buffer.actions.shape[-1]
+        return policy.get_action(obs, noise=self.noise.draw(num_envs, width, self.device))
 
     def _finish(
         self,
