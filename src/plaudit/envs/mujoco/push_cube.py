@@ -16,6 +16,9 @@ GOAL_HEADING = np.pi / 6
 BEHIND = 0.045
 """Where the gripper pushes from: this far behind the cube's centre, seen from the goal."""
 
+STEEP = 'pos=".6 0 .886" xyaxes="0 1 0 -.866 0 .5" fovy="31.3"'
+"""The base camera 60 degrees above the table, so that ways along and across it show alike: all that counts here."""
+
 
 def push_point(cube: Array, direction: Array) -> Array:
     """Where to push from, (n, 3), for cubes (n, 3) that are to go along directions (n, 2)."""
@@ -36,7 +39,7 @@ class PushCube(ArmTask):
             f'pos="0 0 {0.0005 * (i + 1)}" rgba="{colour}"/>'
             for i, (part, colour) in enumerate(rings)
         )
-        return scene.build("push_cube", THING, goal)
+        return scene.build("push_cube", THING, goal, STEEP)
 
     def place(self, ids: Ids, u: Array) -> None:
         qpos = self.sim.qpos

@@ -14,11 +14,15 @@ SUBSTEPS = 8
 
 CONTROL_HZ = 1 / (TIMESTEP * SUBSTEPS)
 
+IN_FRONT = 'pos=".7 0 .55" xyaxes="0 1 0 -.569 0 .822" fovy="44"'
+"""The base camera in front of the robot, looking back at it and 35 degrees down: heights show."""
+
 
 def build(
     task: str,
     thing: str,
     scenery: str,
+    base_camera: str = IN_FRONT,
     damping: float = 0.0,
     cone: Literal["elliptic", "pyramidal"] = "elliptic",
 ) -> mujoco.MjModel:
@@ -28,6 +32,7 @@ def build(
         task: Name of the model.
         thing: MJCF of the geoms of the free body that the robot handles.
         scenery: MJCF of the geoms of the mocap body: a goal, or a block with a hole.
+        base_camera: MJCF attributes of the camera that stands.
         damping: Of the free body, in N s/m and N m s. A long one that spins fast gains energy without it, as the
             integrator leaves gyroscopic forces out of its derivatives, until MuJoCo gives up and resets the state.
         cone: Friction cones. Elliptic ones hold a cube that is shaken; pyramidal ones are twice as fast where a thing
@@ -52,7 +57,7 @@ def build(
   <worldbody>
     <light pos=".3 -.4 2" dir="-.2 .25 -1" directional="true" diffuse=".4 .4 .4" specular="0 0 0" castshadow="true"/>
     <geom name="table" type="plane" size="8 8 8" rgba=".76 .68 .57 1" friction=".5" contype="1" conaffinity="3"/>
-    <camera name="base_camera" pos=".7 0 .55" xyaxes="0 1 0 -.569 0 .822" fovy="44"/>
+    <camera name="base_camera" {base_camera}/>
     <camera name="show" pos=".9 -1.3 .9" xyaxes=".749 .662 0 -.232 .263 .938" fovy="32"/>
     {panda.body()}
     <body name="thing" pos="0 0 .02">
