@@ -143,7 +143,7 @@ def test_one_backend_goes_on_where_another_stopped(splits: dict[str, Split], tmp
         if load:
             fit.load(saved_checkpoints(here)[-1])
         else:
-            fit.net.load(plain_model().state_dict(), "the start")
+            fit.learner.net.load(plain_model().state_dict(), "the start")
         fit.run()
         assert fit.interrupted
 
@@ -196,7 +196,7 @@ def test_a_loss_that_is_no_number_in_one_process_stops_both(splits: dict[str, Sp
         return str(error.value)
 
     first, second = together(tmp_path, "ddp", work)
-    assert first == second and "at step 0, in a batch of the episodes square-" in first
+    assert first == second and "at step 0, for frames of the episodes square-" in first
 
 
 def test_what_processes_tell_each_other(splits: dict[str, Split], tmp_path: Path) -> None:

@@ -320,6 +320,7 @@ class TrainingConfig:
     micro_batch_size: int | None = None  # Frames that go through the network together; null: all of a step.
     balance: Literal["sampler", "weight", "none"] = "sampler"  # Classes by lot, by their weight in the loss, as is.
     success_share: float = 0.5  # Share of successes in what the sampler draws, or in the weighted loss.
+    hard_share: float | None = None  # Share of a batch drawn by loss; null: 0.5 if all labels are a simulator's, or 0.
     log_interval: int = 20  # Steps between logged losses.
     val_check_interval: int | None = None  # Steps between validations; null: once an epoch, or 3 times without epochs.
     best_metric: BestMetric = "log_loss"  # What picks the best weights, on the validation split.
@@ -348,6 +349,7 @@ class TrainingConfig:
         require(several, "training_processes", "is for training_backend ddp and fsdp; simple is one process")
         require(self.max_seconds is None or self.max_seconds > 0, "max_seconds", "must be greater than 0")
         require(0 < self.success_share < 1, "success_share", "must be greater than 0 and less than 1")
+        require(0 <= (self.hard_share or 0) < 1, "hard_share", "must be at least 0 and less than 1")
         fits = 0 <= self.target_false_positive_rate < 1
         require(fits, "target_false_positive_rate", "must be at least 0 and less than 1")
 

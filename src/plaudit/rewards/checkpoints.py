@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +13,8 @@ import torch
 from plaudit.errors import CheckpointError, OutputError
 from plaudit.files import whole_file
 from plaudit.rewards.pretrained import read_checkpoint
+
+logger = logging.getLogger("plaudit")
 
 NAME = "checkpoint.pt"
 
@@ -31,7 +34,7 @@ KEPT: dict[str, type] = {
     "data": str,
     "val_data": str,
 }
-"""What a checkpoint holds: seed 001's keys first."""
+"""What a checkpoint holds at least: seed 001's keys first. Newer ones have `hard` too, the losses of frames."""
 
 
 def save_checkpoint(folder: Path, step: int, content: Mapping[str, Any], keep: int) -> Path:
@@ -51,6 +54,14 @@ def remove_checkpoints(paths: Iterable[Path]) -> None:
             path.parent.rmdir()
 
 
+def remove_later(folder: Path, step: int) -> None:
+    """Removes checkpoints of later steps than the one gone on from: what comes next would be taken for older."""
+    later = saved_checkpoints(folder, after=step)
+    if later:
+        logger.info("going on from step %s: %d later checkpoints are removed.", f"{step:,}", len(later))
+        remove_checkpoints(later)
+
+
 def write_whole(path: Path, content: Mapping[str, Any]) -> None:
     """Writes a torch file that is there as a whole or not at all."""
     try:
@@ -66,12 +77,24 @@ def saved_checkpoints(folder: Path, after: int = -1) -> list[Path]:
     return sorted((path for path, step in found.items() if step > after), key=found.__getitem__)
 
 
-def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Reads a checkpoint that `save_checkpoint` wrote; one that lacks something is a `CheckpointError`."""
+def load_checkpoint(path: Path, data: str, val_data: str) -> dict[str, Any]:
+    """Reads a checkpoint that `save_checkpoint` wrote; one that lacks something is a `CheckpointError`.
+
+    Args:
+        path: Where it is.
+        data: Names what is learned from; a checkpoint of other data is an error too.
+        val_data: Names what picks the best weights; likewise.
+    """
     content = read_checkpoint(path)
     for key, kind in KEPT.items():
         if not isinstance(content, dict) or not isinstance(content.get(key), kind):
             raise CheckpointError(f"'{path}' is not a checkpoint that a fit can go on from: it lacks '{key}'.")
+    for split, key, own in (("training", "data", data), ("validation", "val_data", val_data)):
+        if content[key] != own:
+            raise CheckpointError(
+                f"the checkpoint '{path}' was fitted to other data: episodes, frames or labels of the {split} split "
+                "have changed since. Put them back, or start anew."
+            )
     checked: dict[str, Any] = content
     return checked
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,24 +11,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.functional import binary_cross_entropy_with_logits
 
 from plaudit.config.convert import to_dict
 from plaudit.config.schema import TrainingConfig
-from plaudit.errors import CheckpointError, ConfigError, NonFiniteError
+from plaudit.errors import ConfigError, NonFiniteError
 from plaudit.rewards.assess import Aim, Verdict, judge
-from plaudit.rewards.checkpoints import load_checkpoint, remove_checkpoints, save_checkpoint, saved_checkpoints
-from plaudit.rewards.feeds import Batch, Feed, moved, parts, read_ahead
+from plaudit.rewards.checkpoints import load_checkpoint, remove_later, save_checkpoint
+from plaudit.rewards.feeds import Batch, Feed, moved, read_ahead
+from plaudit.rewards.hard import HardFrames, share_for
+from plaudit.rewards.learning import Learner, Seen
 from plaudit.rewards.listener import Listener
 from plaudit.rewards.model import RewardModel
-from plaudit.rewards.optim import build_optimizer, lr_factor
 from plaudit.rewards.parallel import Alone, Ranks
-from plaudit.rewards.parallel_nets import Net
 from plaudit.rewards.pretrained import load_weights
-from plaudit.rewards.sampling import BatchSampler, class_weights, step_random, step_seed
+from plaudit.rewards.sampling import BatchSampler, class_weights, step_random
 from plaudit.rewards.scoring import score
-
-logger = logging.getLogger("plaudit")
 
 DEFAULT_STEPS = 1500
 """Steps of a fit that names no other length: a minute or so for the default model on two cores."""
@@ -63,9 +59,10 @@ class Best:
 class Fit:
     """Fits a model.
 
-    All that is random in a step comes from the seed and the step's number. So a fit that goes on from a checkpoint
-    ends with the same weights, bit for bit, as one that was never stopped, given as many threads; only `max_seconds`
-    depends on the clock. Several processes take the same steps on the same frames, but for rounding and dropout.
+    All that is random in a step comes from the seed and the step's number; which frames are hard, from losses that
+    checkpoints hold. So a fit that goes on from one ends with the same weights, bit for bit, as one that was never
+    stopped, given as many threads; only `max_seconds` depends on the clock. Several processes take the same steps on
+    the same frames, but for rounding and dropout.
 
     Args:
         model: What is fitted, on its device.
@@ -109,11 +106,10 @@ class Fit:
         self.model, self.train, self.val, self.settings = model, train, val, settings
         self.aim, self.seed, self.folder, self.data, self.val_data = aim or Aim(), seed, folder, data, val_data
         self.listeners, self.stop = listeners, stop
-        self.device = next(model.parameters()).device
         self.ranks: Ranks = ranks or Alone()
-        self.net = self.ranks.hold(model)
-        self.optimizer = build_optimizer(self.net.parameters, settings.optim)
         labels = train.dataset.labels
+        weights = class_weights(labels, settings.success_share) if settings.balance == "weight" else (1.0, 1.0)
+        self.learner = Learner(model, settings, weights, seed, self.ranks)
         share = settings.success_share if settings.balance == "sampler" else None
         self.sampler = BatchSampler(labels, settings.global_batch_size, seed, share)
         if self.sampler.batch < self.ranks.size:
@@ -121,13 +117,14 @@ class Fit:
                 f"a step has {self.sampler.batch} frames, too few for {self.ranks.size} processes to have one each. "
                 "Raise reward.training.global_batch_size, or take fewer processes."
             )
-        weights = class_weights(labels, settings.success_share) if settings.balance == "weight" else (1.0, 1.0)
-        self.class_weights = torch.tensor(weights, device=self.device)
         epochs, most = settings.num_epochs, settings.max_steps
         steps = DEFAULT_STEPS if epochs is None else epochs * self.sampler.steps_per_epoch
         self.total_steps = most if most is not None and (epochs is None or most < steps) else steps
         often = self.sampler.steps_per_epoch if epochs is not None else math.ceil(self.total_steps / VALIDATIONS)
         self.val_interval = settings.val_check_interval or often
+        hard = share_for(settings.hard_share, train.dataset)
+        if hard:
+            self.sampler.hard = HardFrames(self.sampler.groups, len(labels), hard, seed, self.total_steps)
         self.step, self.seconds, self.interrupted = 0, 0.0, False
         self.best: Best | None = None
         self.stale = 0
@@ -155,24 +152,16 @@ class Fit:
         finally:
             for listener in self.listeners:
                 listener.close()
-        self._leave()
+        self.learner.leave()
+        self.ranks = self.learner.ranks
         if not self.interrupted and self.best is not None:
             load_weights(self.model, self.best.weights, "the best step")
         self.model.eval()
 
-    def _leave(self) -> None:
-        """Ends what needs the other processes: from here on this one has all that was learned."""
-        if self.ranks.size == 1:
-            return
-        model, state = self.net.whole(), self.net.optimizer_state(self.optimizer)
-        self.ranks, self.net = Alone(), Net(model)
-        self.optimizer = build_optimizer(self.net.parameters, self.settings.optim)
-        self.optimizer.load_state_dict(state)
-
     def _train(self) -> None:
         before, started = self.seconds, time.perf_counter()
         for batch in self._batches():
-            self._learn(moved(batch, self.device))
+            self._learn(moved(batch, self.learner.device))
             self.step += 1
             told = self.ranks.gather([before + time.perf_counter() - started, self.stop()])
             self.seconds, self.interrupted = told[0][0], any(stop for _, stop in told)
@@ -205,69 +194,30 @@ class Fit:
         return read_ahead(read, range(self.step, 0 if self.over else self.total_steps))
 
     def _learn(self, batch: Batch) -> None:
-        """One step of the optimizer, on the mean loss of a batch, of which this process has its share, in parts."""
-        self._seed()
-        if not self.net.learner.training:  # It walks through all modules, which takes as long as a small head does.
-            self.net.learner.train()
-        self.optimizer.zero_grad(set_to_none=True)
-        some = list(parts(batch, self.ranks.cuts(batch.whole, self.settings.micro_batch_size or batch.whole)))
-        sums = np.zeros(3)
-        for part in some:
-            with self.net.summing(last=part is some[-1]):
-                sums += self._learn_part(part)
-        self._note(self.ranks.gather(sums.tolist()))
-        if self.settings.optim.clip_grad:
-            self.net.clip(self.settings.optim.clip_grad)
-        self._set_lr()
-        self.optimizer.step()
-        self.net.settle()
+        """One step of the optimizer, on the mean loss of a batch, of which this process has its share."""
+        self._note(self.learner.look(self.train, batch, self.step))
+        coming = max(self.progress, (self.step + 1) / self.total_steps)
+        self.learner.change(min(1.0, coming), self.total_steps)
 
-    def _learn_part(self, part: Batch) -> tuple[float, float, float]:
-        """Adds to the gradients; gives the sum of the losses, the right answers, and the frames."""
-        random = torch.Generator().manual_seed(step_seed(self.seed, self.step))
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.settings.precision == "bf16"):
-            logits = self.net.logits(self.train, part, random).float()
-        loss = self._loss(logits, part.labels) * (len(part.rows) / part.whole)
-        self.net.backward(loss)
-        right = (logits.detach().mean(1) > 0) == (part.labels > 0.5)
-        return float(loss.detach()) * part.whole, float(right.sum()), float(len(part.rows))
+    def _note(self, seen: Seen) -> None:
+        """Takes note of what a step has shown of its frames, whose losses must be numbers."""
+        loss, right = (float(each.sum(dtype=torch.float64)) for each in (seen.weighted, seen.right))
+        if not math.isfinite(loss):
+            raise NonFiniteError(self._broken(seen, loss))
+        self.window = [total + new for total, new in zip(self.window, (loss, right, len(seen.right)), strict=True)]
+        if self.sampler.hard is not None:
+            self.sampler.hard.note(self.step, self.sampler[self.step], seen.losses.numpy())
 
-    def _seed(self) -> None:
-        """The generator that dropout draws from begins anew, in every process with other numbers."""
-        seed = step_seed(self.seed, self.step, self.ranks.rank)
-        if self.device.type == "cuda":
-            torch.cuda.manual_seed(seed)
-        else:  # Not torch.manual_seed, which also reaches for GPUs that are not there, and takes a millisecond.
-            torch.default_generator.manual_seed(seed)
-
-    def _note(self, sums: list[list[float]]) -> None:
-        """Adds up what every rank has seen in a step: its losses, which must be numbers, right answers and frames."""
-        for rank, (loss, _, _) in enumerate(sums):
-            if not math.isfinite(loss):
-                raise NonFiniteError(self._broken(loss, rank))
-        self.window = [total + sum(new) for total, new in zip(self.window, zip(*sums, strict=True), strict=True)]
-
-    def _broken(self, loss: float, rank: int) -> str:
-        """What to say of a loss that is no number. Every rank knows the frames of all, and says the same."""
-        dataset, rows = self.train.dataset, self.sampler[self.step]
-        numbers = np.unique(dataset.episodes[rows[self.ranks.share_of(rank, len(rows))]])
+    def _broken(self, seen: Seen, loss: float) -> str:
+        """What to say of a loss that is no number. Every process knows those of all frames, and says the same."""
+        dataset, broken = self.train.dataset, ~torch.isfinite(seen.weighted).numpy()
+        numbers = np.unique(dataset.episodes[self.sampler[self.step][broken]])
         names = [dataset.source[int(number)].id for number in numbers[:5]]
         more = f" and {len(numbers) - 5} more" if len(numbers) > 5 else ""
         return (
-            f"the loss is {loss} at step {self.step:,}, in a batch of the episodes {', '.join(names)}{more}. Lower "
+            f"the loss is {loss} at step {self.step:,}, for frames of the episodes {', '.join(names)}{more}. Lower "
             "reward.training.optim.lr, or set clip_grad there."
         )
-
-    def _loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Binary cross entropy of logits (n, heads), the mean over frames and heads; every head learns for itself."""
-        targets = labels[:, None].expand_as(logits)
-        return binary_cross_entropy_with_logits(logits, targets, self.class_weights[labels.long()][:, None])
-
-    def _set_lr(self) -> None:
-        coming = max(self.progress, (self.step + 1) / self.total_steps)
-        rate = self.settings.optim.lr * lr_factor(self.settings.optim, min(1.0, coming), self.total_steps)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
 
     def _due(self, interval: int) -> bool:
         return self.step % interval == 0
@@ -282,7 +232,7 @@ class Fit:
         metrics = {
             "train/loss": self.train_loss,
             "train/accuracy": self.train_acc,
-            "train/lr": float(self.optimizer.param_groups[0]["lr"]),
+            "train/lr": self.learner.rate,
             "train/epoch": self.step / self.sampler.steps_per_epoch,
             "train/frames_per_second": speed,
         }
@@ -294,7 +244,7 @@ class Fit:
         if self._validated == self.step:
             return
         self._validated = self.step
-        model = self.net.whole()
+        model = self.learner.net.whole()
         verdict = judge(score(model, self.val, self.ranks), self.aim)
         found = self._rank(verdict)
         if self.best is None or found > self.best.score:
@@ -326,8 +276,7 @@ class Fit:
         loss, right, frames = self.window
         return {
             "epoch": self.epoch,
-            "model_state_dict": self.net.whole().state_dict(),
-            "optimizer_state_dict": self.net.optimizer_state(self.optimizer),
+            **self.learner.state(),
             "train_loss": loss / frames if frames else self.train_loss,
             "train_acc": right / frames if frames else self.train_acc,
             "reward_model": to_dict(self.model.config),
@@ -339,37 +288,22 @@ class Fit:
             "stale": self.stale,
             "data": self.data,
             "val_data": self.val_data,
+            "hard": {} if self.sampler.hard is None else self.sampler.hard.state(),
         }
 
     def load(self, path: Path) -> None:
         """Takes up a checkpoint. It must be of the same model and data. Later ones in the folder are removed."""
-        content = load_checkpoint(path)
-        for split, key, own in (("training", "data", self.data), ("validation", "val_data", self.val_data)):
-            if content[key] != own:
-                raise CheckpointError(
-                    f"the checkpoint '{path}' was fitted to other data: episodes, frames or labels of the {split} "
-                    "split have changed since. Put them back, or start anew."
-                )
-        self.net.load(content["model_state_dict"], path)
-        try:
-            self.net.load_optimizer(self.optimizer, content["optimizer_state_dict"])
-        except (ValueError, KeyError) as error:
-            raise CheckpointError(f"the checkpoint '{path}' is of another optimizer or model: {error}") from error
+        content = load_checkpoint(path, self.data, self.val_data)
+        self.learner.load(content, path)
         self.step, self.seconds, self.stale = content["step"], content["seconds"], content["stale"]
         self.train_loss, self.train_acc = content["train_loss"], content["train_acc"]
         self.window, self._logged_at = list(content["window"]), content["seconds"]
         best = content["best"]
         self.best = Best(best["step"], best["score"], best["weights"]) if best else None
         self._saved, self._validated = self.step, content["validated"]
-        self._forget_later()
+        if self.sampler.hard is not None:
+            self.sampler.hard.load(content.get("hard", {}), self.step)
+        if self.folder is not None and self.ranks.leads:
+            remove_later(self.folder, self.step)
         for listener in self.listeners:
             listener.on_resume(self.step)
-
-    def _forget_later(self) -> None:
-        """Removes checkpoints of later steps: what is next to come from here would be taken for older than they are."""
-        if self.folder is None or not self.ranks.leads:
-            return
-        later = saved_checkpoints(self.folder, after=self.step)
-        if later:
-            logger.info("going on from step %s: %d later checkpoints are removed.", f"{self.step:,}", len(later))
-            remove_checkpoints(later)

@@ -1,12 +1,16 @@
-"""Which frames each step of a fit takes: a function of the step's number, so that there is no state to save."""
+"""Which frames each step of a fit takes: a function of the step's number, but for those drawn by their losses."""
 
 from __future__ import annotations
 
 import math
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from plaudit.rewards.hard import HardFrames
 
 Rows = NDArray[np.int64]
 """Which frames of a data set, (n,)."""
@@ -58,8 +62,8 @@ class Shuffles:
 class BatchSampler:
     """The rows of every step. An epoch takes as many frames as there are.
 
-    Every frame is taken before any of its class is taken again. With a share of successes, each batch has that share,
-    to within one frame.
+    Every frame is taken before any of its class is taken again, but for hard ones. With a share of successes, each
+    batch has that share, to within one frame.
 
     Args:
         labels: int8 (n,), 1 or 0 for what may be taken.
@@ -70,6 +74,8 @@ class BatchSampler:
     Attributes:
         batch: Frames in a step.
         steps_per_epoch: Steps in an epoch.
+        groups: The rows that may be taken: of failures and of successes, or of all.
+        hard: Draws its share of each group's frames; `None` where all are taken in turn.
     """
 
     def __init__(self, labels: NDArray[np.int8], batch: int, seed: int, success_share: float | None = None) -> None:
@@ -78,21 +84,32 @@ class BatchSampler:
         self.batch = min(batch, len(known))
         self.steps_per_epoch = math.ceil(len(known) / self.batch)
         self.share, self.seed = success_share, seed
-        if success_share is None:
-            self._streams = [Shuffles(known, seed, 1)]
-        else:
-            self._streams = [Shuffles(failures, seed, 1), Shuffles(successes, seed, 2)]
+        self.groups = [known] if success_share is None else [failures, successes]
+        self.hard: HardFrames | None = None
+        self._streams = [Shuffles(rows, seed, 1 + group) for group, rows in enumerate(self.groups)]
 
     def __getitem__(self, step: int) -> Rows:
         """The rows of one step, (batch,)."""
-        start, stop = step * self.batch, (step + 1) * self.batch
+        rows = [part for group in range(len(self.groups)) for part in self._take(step, group)]
+        # Mixed, so that a part of the batch has its share of each too.
+        return np.random.default_rng([self.seed, 3, step]).permutation(np.concatenate(rows))
+
+    def _take(self, step: int, group: int) -> tuple[Rows, Rows]:
+        """A group's rows of a step: those whose turn it is, and the hard ones."""
+        start, stop = self._taken(step, group), self._taken(step + 1, group)
+        if self.hard is None or step < self.hard.start:
+            return self._streams[group].take(start, stop), np.zeros(0, np.int64)
+        first = self._taken(self.hard.start, group)
+        before, after = (math.floor((place - first) * self.hard.share) for place in (start, stop))
+        return self._streams[group].take(start - before, stop - after), self.hard.draw(step, group, after - before)
+
+    def _taken(self, step: int, group: int) -> int:
+        """How many of a group all steps before one take."""
+        every = step * self.batch
         if self.share is None:
-            return self._streams[0].take(start, stop)
-        before, after = math.floor(start * self.share), math.floor(stop * self.share)
-        failures = self._streams[0].take(start - before, stop - after)
-        both = np.concatenate([failures, self._streams[1].take(before, after)])
-        # Mixed, so that a part of the batch has its share of successes too.
-        return np.random.default_rng([self.seed, 3, step]).permutation(both)
+            return every
+        successes = math.floor(every * self.share)
+        return successes if group else every - successes
 
 
 def class_weights(labels: NDArray[np.int8], success_share: float) -> tuple[float, float]:
