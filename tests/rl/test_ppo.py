@@ -182,6 +182,22 @@ def test_entropy_bonus_widens_the_policy() -> None:
     assert wide.policy.log_std.item() > narrow.policy.log_std.item()
 
 
+def test_only_the_critic_learns_while_it_warms_up() -> None:
+    algorithm = collected(critic_warmup=0.3, ent_coef=0.01)
+    before = {name: value.clone() for name, value in algorithm.policy.named_parameters()}
+
+    def moved() -> set[str]:
+        now = algorithm.policy.named_parameters()
+        return {name.split(".")[0] for name, value in now if not torch.equal(value, before[name])}
+
+    algorithm.progress(0.29)
+    algorithm.update()
+    assert moved() == {"critic"}
+    algorithm.progress(0.3)
+    algorithm.update()
+    assert moved() == {"actor", "critic", "log_std"}
+
+
 class Column(Policy):
     """A policy that gives values as a column, which would broadcast silently."""
 

@@ -16,7 +16,11 @@ from plaudit.envs.probes import Timeout
 from plaudit.rl import RunFolder, Trainer
 from plaudit.rl.logging import JsonlLogger
 
-SETTINGS: dict[str, Any] = {"ppo": {"lr_schedule": "cosine", "noise_correlation": 0.7}, "eval_freq": 300, "evaluates": True}
+SETTINGS: dict[str, Any] = {
+    "ppo": {"lr_schedule": "cosine", "noise_correlation": 0.7},
+    "eval_freq": 300,
+    "evaluates": True,
+}
 
 
 def same(first: Trainer, second: Trainer) -> None:

@@ -146,10 +146,9 @@ class PPOConfig:
     clip_coef: float = 0.2  # Range of the probability ratio.
     clip_value: float | None = None  # Range of the value's change in one update; null does not clip.
     ent_coef: float = 0.0  # Weight of the entropy bonus.
-    noise_correlation: float = (
-        0.0  # Of a step's exploration noise with that of the step before; 0.7 finds rare rewards.
-    )
+    noise_correlation: float = 0.0  # Of exploration noise from step to step; 0.7 finds rewards that are rare.
     vf_coef: float = 0.5  # Weight of the value loss.
+    critic_warmup: float = 0.0  # Share of the run, at its start, in which only the critic learns: for new rewards.
     max_grad_norm: float = 0.5  # Gradients longer than this are shortened to it.
     normalize_advantage: bool = True  # Zero mean and unit variance in each minibatch.
     target_kl: float | None = None  # Stop an update's epochs beyond this divergence; null never does.
@@ -160,6 +159,7 @@ class PPOConfig:
             require(getattr(self, key) >= 1, key, "must be at least 1")
         for key in ("gamma", "gae_lambda"):
             require(0 <= getattr(self, key) <= 1, key, "must be between 0 and 1")
+        require(0 <= self.critic_warmup < 1, "critic_warmup", "must be at least 0 and less than 1")
         require(0 <= self.noise_correlation < 1, "noise_correlation", "must be at least 0 and less than 1")
         for key in ("clip_coef", "clip_value", "max_grad_norm", "target_kl"):
             value = getattr(self, key)

@@ -37,6 +37,7 @@ class PPO(BaseAlgorithm):
         self.evaluator = evaluator(policy, self.parameters, entropy_counts=cfg.ent_coef != 0.0)
         self.optimizer = FlatAdam(self.parameters, cfg.learning_rate)
         self.noise = LastingNoise(cfg.noise_correlation)
+        self.acts = cfg.critic_warmup == 0.0
         if cfg.noise_correlation and "noise" not in inspect.signature(policy.get_action).parameters:
             raise ConfigError(
                 f"algorithm.cfg.noise_correlation needs a policy whose get_action takes 'noise'; that of "
@@ -53,6 +54,7 @@ class PPO(BaseAlgorithm):
             "cosine": 0.5 * (1.0 + math.cos(math.pi * fraction)),
         }[self.cfg.lr_schedule]
         self.optimizer.lr = self.cfg.learning_rate * left
+        self.acts = fraction >= self.cfg.critic_warmup
 
     def state_dict(self) -> dict[str, Any]:
         return {"optimizer": self.optimizer.state_dict(), "noise": self.noise.state_dict()}
@@ -89,9 +91,7 @@ class PPO(BaseAlgorithm):
         self._finish(policy, obs, terminated, truncated, finals)
         return {}
 
-    def _act(
-        self, policy: Policy, obs: PolicyObs, num_envs: int
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _act(self, policy: Policy, obs: PolicyObs, num_envs: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Actions to explore with. Each one's density is told as if its noise had been drawn for it alone."""
         if not self.cfg.noise_correlation:
             return policy.get_action(obs)
@@ -147,7 +147,10 @@ class PPO(BaseAlgorithm):
         cfg = self.cfg
         logprob, entropy, value = self.evaluator.evaluate(batch["obs"], batch["actions"])
         loss = ppo_loss(logprob, entropy, value, batch, cfg)
-        gradient = self.evaluator.backward(loss.d_logprob, loss.d_value, -cfg.ent_coef / len(logprob))
+        if not self.acts:
+            loss.d_logprob.zero_()
+        per_entropy = -cfg.ent_coef / len(logprob) if self.acts else 0.0
+        gradient = self.evaluator.backward(loss.d_logprob, loss.d_value, per_entropy)
         norm = float(torch.linalg.vector_norm(gradient))
         if not math.isfinite(norm):
             parts = ", ".join(f"{name} {value:.4g}" for name, value in summarise([loss], cfg.clip_coef).items())
