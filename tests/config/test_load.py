@@ -111,10 +111,11 @@ def test_what_cannot_be_translated_says_so(tmp_path: Path, key: str) -> None:
 
 def test_shipped_recipes_load_and_have_a_description() -> None:
     names = recipe_names()
-    assert {"push_cube", "pick_cube", "peg_insertion", "pendulum"} <= set(names)
+    tasks = ("push_cube", "pick_cube", "peg_insertion")
+    assert {task + kind for task in tasks for kind in ("", "_sparse", "_learned")} | {"pendulum"} <= set(names)
     assert not any(name.startswith("_") for name in names)
     for name, description in names.items():
-        config = load_config(name)
+        config = load_config(name, ["reward.checkpoint_path=model"] if name.endswith("_learned") else [])
         assert len(description) > 20 and config.runtime.exp_name == name
         assert config.policy.actor is not None
 
