@@ -126,7 +126,7 @@ class Bench:
         expert, (calm, rough), drift = {"kind": "expert"}, self.task.noise, self.task.drift
         succeeding = [{**middling, "noise": calm}, {**good, "noise": 0.5 * calm}, {**expert, "noise": calm}]
         failing = [
-            bad,
+            {**bad, "weight": 0.5},
             {**good, "noise": rough, "drift": drift, "weight": 4.0},
             {**middling, "noise": calm},
             {**expert, "noise": rough, "drift": drift, "weight": 4.0},

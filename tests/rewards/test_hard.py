@@ -255,7 +255,7 @@ def test_a_loss_that_is_no_number_names_the_episode_of_the_frame(splits: dict[st
 @pytest.mark.parametrize(
     ("sources", "share", "words"),
     [
-        (["simulator"], 0.5, "50 % of each batch are drawn by how hard frames are, since all labels are a simulator's"),
+        (["simulator"], 0.75, "75 % of each batch are drawn by how hard frames are, since all labels are a sim"),
         (["simulator", "person"], 0.0, "drawn alike: labels are of origin person"),
         (["rule", "unknown"], 0.0, "drawn alike: labels are of origin rule, unknown"),
     ],

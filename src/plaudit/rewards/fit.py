@@ -27,10 +27,10 @@ from plaudit.rewards.pretrained import load_weights
 from plaudit.rewards.sampling import BatchSampler, class_weights, step_random
 from plaudit.rewards.scoring import score
 
-DEFAULT_STEPS = 1500
+DEFAULT_STEPS = 2000
 """Steps of a fit that names no other length: a minute or so for the default model on two cores."""
 
-VALIDATIONS = 3
+VALIDATIONS = 2
 """How often a fit is validated that says neither how long it is in epochs nor how often: each takes seconds."""
 
 LOWER_IS_BETTER = ("log_loss",)

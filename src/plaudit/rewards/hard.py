@@ -23,7 +23,7 @@ from plaudit.rewards.sampling import Rows
 
 logger = logging.getLogger("plaudit")
 
-SHARE = 0.5
+SHARE = 0.75
 """Of a batch, where the config does not say and the labels can be trusted."""
 
 CAP = 2.0
