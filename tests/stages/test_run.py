@@ -152,7 +152,7 @@ def test_the_reports_of_a_run_and_of_its_parts(whole: Path, tmp_path: Path, caps
         assert words in shown
     for name in ("learning", "model", "data", "films", "stages"):
         assert f'<article id="{name}">' in shown
-    assert "Config of train" in shown and "use_reward_model: true" in shown and 'id="audit"' not in shown
+    assert "Config of train" in shown and "use_reward_model: true" in shown and 'id="audit"' in shown
 
     _, result, _ = run(capsys, "report", str(whole / "3_train"), "--out", str(tmp_path / "train.html"))
     text = Path(result["report"]).read_text()

@@ -355,6 +355,30 @@ class TrainingConfig:
 
 
 @dataclass(frozen=True)
+class AuditConfig:
+    """Who watches a reward model while a policy learns from it, and what happens where it is fooled."""
+
+    enabled: bool = True  # Watch at all; ground truth is looked at, and reaches nothing that learns.
+    window: int = 256  # Training episodes, the last ones, that an alarm is raised by.
+    min_claims: int = 20  # Of them the model must have called so many a success before it can be said to be fooled.
+    max_fooled: float = 0.3  # Alarm where surely more than this share of what it calls a success never was one.
+    max_out_of_range: float = 0.3  # Alarm where surely more than this share of its scores is unlike any in its fit.
+    on_alarm: Literal["warn", "stop", "refresh"] = "warn"  # refresh: fit the model further, with labels of the truth.
+    follow: int | None = None  # Training envs whose pictures are kept; null: 64, and with reward_mode terminal all.
+    max_labels: int = 200  # Episodes, in the whole run, whose truth may be used to refresh the model.
+    refresh_steps: int = 300  # Batches of one refresh.
+
+    def __post_init__(self) -> None:
+        for key in ("window", "min_claims", "follow", "max_labels", "refresh_steps"):
+            value = getattr(self, key)
+            require(value is None or value >= 1, key, "must be at least 1")
+        require(self.min_claims <= self.window, "min_claims", "must not be more than window, which it is counted in")
+        for key in ("max_fooled", "max_out_of_range"):
+            require(0 < getattr(self, key) < 1, key, "must be greater than 0 and less than 1")
+        require(self.enabled or self.on_alarm == "warn", "on_alarm", "needs an audit; set enabled to true")
+
+
+@dataclass(frozen=True)
 class RewardConfig:
     """Learning what success looks like."""
 
@@ -362,6 +386,7 @@ class RewardConfig:
     data_collection: DataCollectionConfig = field(default_factory=DataCollectionConfig)
     model: dict[str, Any] = field(default_factory=dict)  # The reward model's own keys; without model_type a small one.
     training: TrainingConfig = field(default_factory=TrainingConfig)
+    audit: AuditConfig = field(default_factory=AuditConfig)
     use_reward_model: bool = False  # Train on a fitted reward model in place of the env's own reward.
     checkpoint_path: str | None = None  # It: an artifact, the folder of a fit, or another system's checkpoint.
     reward_mode: Literal["per_step", "terminal"] = "per_step"  # When the model is asked: at every step or the last.

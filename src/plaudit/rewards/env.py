@@ -15,9 +15,10 @@ from plaudit.envs.base import FrameMode, Frames, Obs, Step, VecEnv
 from plaudit.envs.wrapping import EnvWrapper
 from plaudit.errors import DataError, EnvError
 from plaudit.rewards.artifact import RewardArtifact
+from plaudit.rewards.intake import take_in
 from plaudit.rewards.pipeline import Judged, RewardManager
 from plaudit.rewards.steps import Bools, Memory, asked
-from plaudit.rewards.watch import RewardListener, RewardMeter, Seen
+from plaudit.rewards.watch import RewardListener, RewardMeter, Seen, Shown
 
 logger = logging.getLogger("plaudit")
 
@@ -26,6 +27,9 @@ _KEY = "learned_reward"
 
 WAITING = 64 * 2**20
 """Bytes of frames that wait to be scored together, at most: 5,400 pictures of 64 by 64."""
+
+SHOWN = 64 * 2**20
+"""Bytes of frames that wait to be shown to listeners, at most."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,17 +52,23 @@ class _Taken:
     done: torch.Tensor
     reward: torch.Tensor
     success: torch.Tensor | None
+    looks_done: torch.Tensor | None
     state: torch.Tensor | None
     scores: NDArray[np.float32]
 
 
 @dataclass(frozen=True, eq=False)
 class _Waiting:
-    """Frames of one step that are not scored yet, and the envs, int64 (n,), that they are of."""
+    """Frames of one step that are not scored, or not shown, yet, and the envs, int64 (n,), that they are of."""
 
     taken: _Taken
     rows: torch.Tensor
     frames: Frames
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return sum(pixels.nbytes for pixels in self.frames.values())
 
 
 class RewardedEnv(EnvWrapper):
@@ -73,8 +83,11 @@ class RewardedEnv(EnvWrapper):
 
     Args:
         env: The env; see `check_cameras`.
-        manager: The model, and what its word is worth. One with the same settings may take its place between rollouts.
+        manager: The model, and what its word is worth.
         listeners: Who is told of every step that has got its reward.
+
+    Attributes:
+        version: Of the model: 1, and another one once `swap` has put another in its place.
     """
 
     def __init__(self, env: VecEnv, manager: RewardManager, listeners: Sequence[RewardListener] = ()) -> None:
@@ -84,14 +97,27 @@ class RewardedEnv(EnvWrapper):
                 "model's verdict cannot end any. Set it to false, or write VecEnv.restart."
             )
         super().__init__(env)
-        self.manager, self.listeners = manager, list(listeners)
+        self.manager, self.listeners, self.version = manager, list(listeners), 1
         self.memory = manager.begin(env.num_envs)
         self.age = np.zeros(env.num_envs, np.int64)
         self.meter = RewardMeter(manager.settings)
         self._deferred = False
         self._steps: list[_Taken] = []
         self._waiting: list[_Waiting] = []
+        self._followed = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
+        for listener in listeners:
+            self._followed[torch.from_numpy(listener.follows).to(env.device)] = True
+        self._kept: list[_Waiting] = []
         self.request_frames(self.frame_mode)
+
+    def swap(self, manager: RewardManager, version: int) -> None:
+        """Another model gives the rewards from now on. Not within a rollout: its steps have one judge.
+
+        What counts for a hold or a hysteresis begins anew, since it was the other model's word.
+        """
+        assert not self._steps, "the rewards of the steps so far are not settled"
+        self.manager, self.version = manager, version
+        self.memory = manager.begin(self.num_envs)
 
     def defer(self, wanted: bool) -> bool:
         """Says whether rewards are wanted from `settle`, all at once; returns whether they will be."""
@@ -106,11 +132,17 @@ class RewardedEnv(EnvWrapper):
         return Settled(*(torch.from_numpy(part).to(self.device) for part in (judged.reward, judged.verdict)))
 
     def report(self) -> dict[str, float]:
-        """Numbers for the log, of the steps since the last time."""
-        return self.meter.flush()
+        """Numbers for the log, of the steps since the last time, and of whoever listens."""
+        return self.meter.flush() | self.watched()
+
+    def watched(self) -> dict[str, float]:
+        """Numbers for the log of whoever listens alone."""
+        return {name: value for listener in self.listeners for name, value in listener.report().items()}
 
     def reset(self, seed: int | None = None) -> tuple[Obs, dict[str, Any]]:
         self._forget()
+        for listener in self.listeners:
+            listener.on_reset()
         self.memory = self.manager.begin(self.num_envs)
         self.age[:] = 0
         obs, info = self.env.reset(seed)
@@ -135,20 +167,30 @@ class RewardedEnv(EnvWrapper):
         """Keeps what a step's rewards depend on; returns the envs that go on and are asked of, and their frames."""
         state = self._state(step) if self.manager.guards else None
         scores = np.full((self.num_envs, 2), np.nan, np.float32)
-        taken = _Taken(step.done, step.reward, step.success, state, scores)
+        taken = _Taken(step.done, step.reward, step.success, step.looks_done, state, scores)
         self._steps.append(taken)
         if step.final_frames is not None:
-            self._waiting.append(_Waiting(taken, step.ended, self._ours(step.final_frames)))
+            self._wait(_Waiting(taken, step.ended, self._ours(step.final_frames)))
         drawn: Frames = {}
         running = self._asked(step.done)
         if len(running):
             with self.meter.timed("render_frames"):
                 drawn = self._now(step, running)
-            self._waiting.append(_Waiting(taken, running, self._ours(drawn)))
-        if sum(pixels.nbytes for part in self._waiting for pixels in part.frames.values()) > WAITING:
+            self._wait(_Waiting(taken, running, self._ours(drawn)))
+        if sum(part.size for part in self._waiting) > WAITING:
             with self.meter.timed("compute_model_rewards"):
                 self._score()
         return running, drawn
+
+    def _wait(self, part: _Waiting) -> None:
+        """Frames wait to be scored, and those of envs that somebody follows, as copies, to be shown."""
+        self._waiting.append(part)
+        followed = self._followed[part.rows]
+        if bool(followed.any()):
+            frames = {camera: pixels[followed] for camera, pixels in part.frames.items()}
+            self._kept.append(_Waiting(part.taken, part.rows[followed], frames))
+            if sum(one.size for one in self._kept) > SHOWN:
+                self._kept = self._kept[1::2]  # Fewer instants of all of them, rather than none of the later ones.
 
     def _asked(self, done: torch.Tensor) -> torch.Tensor:
         """The envs whose episodes go on and of which the model is asked now, int64 (n,); counts their steps."""
@@ -196,14 +238,26 @@ class RewardedEnv(EnvWrapper):
             judged, self.memory = self.manager.judge(
                 scores, done, env_reward, _stack(states) if states else None, self.memory
             )
-        truths = [step.success for step in steps if step.success is not None]
         if self.manager.settings.terminate_on_success:
             done = done | judged.verdict
-        seen = Seen(judged, scores, done, env_reward, _stack(truths) if len(truths) == len(steps) else None)
+        success, looks_done = (_told([getattr(step, name) for step in steps]) for name in ("success", "looks_done"))
+        seen = Seen(judged, scores, done, env_reward, success, looks_done, self._shown())
         for listener in (self.meter, *self.listeners):
             listener.on_judged(seen)
         self._forget()
         return judged
+
+    def _shown(self) -> list[Shown]:
+        """The pictures of the envs that somebody follows."""
+        numbers, artifact = {id(step): number for number, step in enumerate(self._steps)}, self.manager.artifact
+        return [
+            Shown(
+                numbers[id(part.taken)],
+                part.rows.cpu().numpy(),
+                take_in(part.frames, artifact.cameras, artifact.image_size),
+            )
+            for part in self._kept
+        ]
 
     def _state(self, step: Step) -> torch.Tensor:
         """`state` of the states that a step's actions led to, (N, d)."""
@@ -251,7 +305,7 @@ class RewardedEnv(EnvWrapper):
 
     def _forget(self) -> None:
         """Begins to gather steps anew."""
-        self._steps, self._waiting = [], []
+        self._steps, self._waiting, self._kept = [], [], []
 
     def request_frames(self, mode: FrameMode) -> None:
         self.frame_mode = mode
@@ -300,6 +354,12 @@ def _camera_sizes(env: VecEnv) -> dict[str, tuple[int, int]]:
 
 def _stack(parts: Sequence[torch.Tensor]) -> NDArray[Any]:
     return np.stack([np.asarray(part.cpu()) for part in parts])
+
+
+def _told(parts: Sequence[torch.Tensor | None]) -> Bools | None:
+    """What the env said at each of T steps, (T, N); `None` where it did not say it at all of them."""
+    said = [part for part in parts if part is not None]
+    return _stack(said) if len(said) == len(parts) else None
 
 
 def _merged(one: dict[str, torch.Tensor] | None, other: dict[str, torch.Tensor], chosen: torch.Tensor) -> Obs:

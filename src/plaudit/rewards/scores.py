@@ -82,6 +82,10 @@ class Scores:
         """Sums of numbers or truths (n,) within each episode, (episodes,)."""
         return np.add.reduceat(values.astype(np.int64), self.starts)
 
+    def part(self, chosen: NDArray[np.bool_]) -> Scores:
+        """Some of the frames, where `chosen`, (n,), says so; at least one."""
+        return Scores(**{name: array[chosen] for name, array in self._arrays().items()})
+
     def place(self, row: int) -> str:
         """Where a row is, for messages."""
         return f"episode {self.episode[row]}, instant {self.instant[row]}"

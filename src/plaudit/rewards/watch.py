@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -13,10 +13,26 @@ from numpy.typing import NDArray
 
 from plaudit.config.schema import RewardConfig
 from plaudit.envs.base import Step
+from plaudit.episodes.episode import Frames
 from plaudit.rewards.pipeline import Judged
 from plaudit.rewards.steps import Bools
 
 logger = logging.getLogger("plaudit")
+
+
+@dataclass(frozen=True, eq=False)
+class Shown:
+    """Pictures of one step, of some of the envs that the model was asked of.
+
+    Attributes:
+        step: Which step of the T.
+        envs: int64 (n,), of which envs.
+        frames: By camera, uint8 (n, H, W, 3).
+    """
+
+    step: int
+    envs: NDArray[np.int64]
+    frames: dict[str, Frames]
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +45,8 @@ class Seen:
         done: bool (T, N), whether the episode ended with that step.
         env_reward: float32 (T, N), the env's own.
         success: bool (T, N), ground truth; `None` where there is none.
+        looks_done: bool (T, N), whether a picture looks like success, where that is not the same; else `None`.
+        shown: Pictures of the envs that a listener follows, in time order.
     """
 
     judged: Judged
@@ -36,13 +54,28 @@ class Seen:
     done: Bools
     env_reward: NDArray[np.float32]
     success: Bools | None
+    looks_done: Bools | None = None
+    shown: Sequence[Shown] = ()
 
 
 class RewardListener:
-    """Is told what a model says of the envs' steps, beside the truth. Does nothing until a subclass says otherwise."""
+    """Is told what a model says of the envs' steps, beside the truth. Does nothing until a subclass says otherwise.
+
+    Attributes:
+        follows: int64 (n,), the envs whose pictures it wants to see.
+    """
+
+    follows: NDArray[np.int64] = np.zeros(0, np.int64)
+
+    def on_reset(self) -> None:
+        """New episodes begin in all envs; those that went on are broken off."""
 
     def on_judged(self, seen: Seen) -> None:
         """Some steps have got their rewards."""
+
+    def report(self) -> dict[str, float]:
+        """Numbers for the log."""
+        return {}
 
 
 class RewardMeter(RewardListener):

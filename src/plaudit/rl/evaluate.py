@@ -51,10 +51,16 @@ def evaluate(policy: Policy, env: VecEnv, episodes: int, seed: int, deterministi
         return _run(policy, env, episodes, seed, deterministic)
 
 
-def _run(policy: Policy, env: VecEnv, episodes: int, seed: int, deterministic: bool) -> EvalResult:
-    share, extra = divmod(episodes, env.num_envs)
-    quota = torch.full((env.num_envs,), share)
+def shares(episodes: int, num_envs: int) -> torch.Tensor:
+    """How many of the episodes each env plays, int64 (num_envs,)."""
+    share, extra = divmod(episodes, num_envs)
+    quota = torch.full((num_envs,), share)
     quota[:extra] += 1
+    return quota
+
+
+def _run(policy: Policy, env: VecEnv, episodes: int, seed: int, deterministic: bool) -> EvalResult:
+    quota = shares(episodes, env.num_envs)
     played: list[list[dict[str, float]]] = [[] for _ in range(env.num_envs)]
     tracker = EpisodeTracker(env.num_envs, env.device)
     missing, taken = episodes, 0

@@ -32,6 +32,13 @@ class Listener:
     def close(self) -> None:
         """The run is over."""
 
+    def state_dict(self) -> dict[str, Any] | None:
+        """What a checkpoint is to keep of it; `None` for nothing."""
+        return None
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Puts back what `state_dict` gave, before the envs go on."""
+
 
 class JsonlLogger(Listener):
     """One JSON object a line: `step` and the metrics. Numbers that are not finite become null.

@@ -27,6 +27,10 @@ class Relabelled(Protocol):
     `settle` before it computes advantages, a rollout's rewards are given together, which is quicker.
     """
 
+    @property
+    def version(self) -> int:
+        """Changes where somebody else gives the rewards from then on: those given before do not compare with them."""
+
     def defer(self, wanted: bool) -> bool:
         """Says whether rewards are wanted from `settle`; returns whether they will be. Until then steps say 0."""
 
@@ -35,6 +39,9 @@ class Relabelled(Protocol):
 
     def report(self) -> dict[str, float]:
         """Numbers for the log, of the steps since the last time."""
+
+    def watched(self) -> dict[str, float]:
+        """Numbers for the log of an evaluation: how far the rewards are to be trusted."""
 
 
 def settle(env: Any) -> Settled | None:

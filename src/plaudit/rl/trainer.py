@@ -34,8 +34,11 @@ EVAL_SEED = 1_000_003
 COUNTED = ("success", "env_reward", "rewards", "metrics")
 """Entries of a step's info that statistics are made of."""
 
-COUNTERS = ("step", "iteration", "seconds", "best", "best_step", "last_eval", "last_eval_step")
+COUNTERS = ("step", "iteration", "seconds", "best", "best_step", "last_eval", "last_eval_step", "version")
 """Attributes of the trainer that a checkpoint holds."""
+
+LATER = ("listeners",)
+"""What earlier checkpoints do not hold."""
 
 
 class Trainer:
@@ -57,6 +60,7 @@ class Trainer:
         best: Highest `best_metric` of the evaluations, or `None`.
         exact_resume: Whether `load` took up the running episodes too; `None` where nothing was loaded.
         relabelled: The training env, where its rewards are somebody else's; else `None`.
+        version: Of who gives those rewards, at the last evaluation.
         deferred: Whether those are told for a whole rollout together.
     """
 
@@ -80,7 +84,7 @@ class Trainer:
         self.step = self.iteration = 0
         self.seconds = 0.0
         self.best: float | None = None
-        self.best_step = 0
+        self.best_step, self.version = 0, 1
         self.last_eval: dict[str, float] = {}
         self.last_eval_step = 0
         self.exact_resume: bool | None = None
@@ -216,13 +220,23 @@ class Trainer:
         if self.last_eval and name != self._best_metric(self.last_eval):
             # An env may begin to tell success late; until then the return was the metric.
             self.best = None
+        if self.relabelled is not None and self.version != self.relabelled.version:
+            # What another judge called the best does not compare.
+            self.best, self.version = None, self.relabelled.version
         self.last_eval, self.last_eval_step = result, self.step
         for listener in self.listeners:
-            listener.on_eval(self.step, {f"eval/{name}": value for name, value in result.items()})
+            listener.on_eval(self.step, {f"eval/{name}": value for name, value in (result | self._trust).items()})
         score = result[name]
         if not math.isnan(score) and (self.best is None or score > self.best):
             self.best, self.best_step = score, self.step
             self._save("best.pt")
+
+    @property
+    def _trust(self) -> dict[str, float]:
+        """How far whoever gives the rewards is to be trusted, by an evaluation; for the log only."""
+        if not isinstance(self.eval_env, Relabelled):
+            return {}
+        return {name.replace("/", "_"): value for name, value in self.eval_env.watched().items()}
 
     def _best_metric(self, result: dict[str, float]) -> str:
         """The evaluation metric that picks the best checkpoint."""
@@ -296,12 +310,17 @@ class Trainer:
             "env": self.env.state_dict() if keeps else None,
             "obs": self.obs if keeps else None,
             "rng": rng_state(),
+            "listeners": {
+                type(listener).__name__: state
+                for listener in self.listeners
+                if (state := listener.state_dict()) is not None
+            },
         }
 
     def load(self, path: str | Path) -> None:
         """Takes up a run where a checkpoint left it: exactly, if the env can save its state, else with new episodes."""
         content = checkpoint.load(path)
-        if missing := [key for key in self.state_dict(with_env=False) if key not in content]:
+        if missing := [key for key in self.state_dict(with_env=False) if key not in content and key not in LATER]:
             raise CheckpointError(f"the checkpoint '{path}' cannot be resumed from: it has no '{missing[0]}'.")
         checkpoint.load_policy(self.policy, content["policy"], path)
         theirs, ours = content["algorithm_class"], type(self.algorithm).__name__
@@ -309,11 +328,13 @@ class Trainer:
             raise CheckpointError(f"the checkpoint '{path}' is of another algorithm: {ours} here, {theirs} there.")
         self.algorithm.load_state_dict(content["algorithm"])
         for name in COUNTERS:
-            setattr(self, name, content["trainer"][name])
+            setattr(self, name, content["trainer"].get(name, getattr(self, name)))
         if self.last_eval:
             self._best_metric(self.last_eval)  # Better refused now than at the next evaluation.
         for listener in self.listeners:
             listener.on_resume(self.step)
+            if (state := content.get("listeners", {}).get(type(listener).__name__)) is not None:
+                listener.load_state_dict(state)
         self._load_env(content)
         set_rng_state(content["rng"])
 

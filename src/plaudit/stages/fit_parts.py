@@ -61,7 +61,7 @@ def build_parts(config: FitConfig, quiet: bool, ranks: Ranks) -> Parts:
     """Data first, and everything about it that could spoil the fit; then the model."""
     from plaudit.rewards.preflight import check_splits
 
-    cache = _cache(config)
+    cache = cache_folder(config)
     with ranks.first("data"):
         splits = open_splits(config, cache, quiet=quiet)
         if ranks.leads:
@@ -77,18 +77,19 @@ def build_parts(config: FitConfig, quiet: bool, ranks: Ranks) -> Parts:
     data = {name: FrameDataset(split, model.cameras) for name, split in splits.items()}
     for name, frames in data.items():
         _check_sizes(frames, model, name)
-    reward = replace(
-        config.reward, model=to_dict(model_config), training=_with_precision(config.reward.training, device)
-    )
+    training = _settled(config.reward.training, device, data[TRAIN])
+    reward = replace(config.reward, model=to_dict(model_config), training=training)
     return Parts(replace(config, reward=reward), model, data, splits[TRAIN].settings, cache)
 
 
-def _with_precision(settings: TrainingConfig, device: torch.device) -> TrainingConfig:
-    """The settings with bf16 only where this machine has it."""
+def _settled(settings: TrainingConfig, device: torch.device, train: FrameDataset) -> TrainingConfig:
+    """The settings with what they leave to the machine and to the data: bf16 where it works, and hard frames."""
+    from plaudit.rewards.hard import share_for
     from plaudit.rewards.precision import bf16_works
 
     wanted = settings.precision == "bf16" and bf16_works(device.type)
-    return replace(settings, precision="bf16" if wanted else "f32")
+    share = share_for(settings.hard_share, train)
+    return replace(settings, precision="bf16" if wanted else "f32", hard_share=share)
 
 
 def complete_model(block: Mapping[str, Any], train: Split) -> RewardModelConfig:
@@ -136,7 +137,8 @@ def _device(config: FitConfig, ranks: Ranks) -> torch.device:
     return torch.device("cuda", number)
 
 
-def _cache(config: FitConfig) -> Path:
+def cache_folder(config: FitConfig) -> Path:
+    """Where a fit keeps what later ones can use too."""
     from plaudit.rewards.graph_cache import user_cache
 
     given = config.reward.training.cache_dir

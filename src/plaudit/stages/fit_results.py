@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from plaudit.stages.fit_parts import Parts
 if TYPE_CHECKING:
     from plaudit.rewards.artifact import RewardArtifact
     from plaudit.rewards.artifact_files import Sample
-    from plaudit.rewards.assess import Verdict
+    from plaudit.rewards.assess import Aim, Verdict
     from plaudit.rewards.feeds import Feed
     from plaudit.rewards.fit import Fit
     from plaudit.rewards.metrics import Metrics
@@ -66,28 +67,10 @@ def finish(parts: Parts, work: Fit, feeds: dict[str, Feed], folder: Path) -> dic
     Returns:
         What a script wants to know.
     """
-    from plaudit.rewards.artifact import BEST, RewardArtifact
-    from plaudit.rewards.assess import judge
-    from plaudit.rewards.scoring import score
+    from plaudit.rewards.artifact import BEST
 
-    validation = score(parts.model, feeds[VAL])
-    verdict = judge(validation, parts.aim)
-    test = score(parts.model, feeds[TEST]) if TEST in feeds else None
-    shown = (feeds[VAL], validation) if test is None else (feeds[TEST], test)
-    artifact = RewardArtifact.create(
-        folder / BEST,
-        parts.model,
-        calibration=verdict.calibration,
-        choice=verdict.choice,
-        validation=validation,
-        test=test,
-        sample=_sample(feeds[VAL]),
-        label_sources=_label_sources(parts),
-        data=_about_data(parts, work),
-        training=_about_training(parts, work),
-        figures=(lambda place: _draw(place, *shown, verdict)) if parts.config.reward.training.figures else None,
-    )
-    _write_decided(parts, *shown, verdict)
+    artifact, verdict = write_artifact(parts, work, feeds, folder / BEST)
+    _write_decided(parts, *_shown(feeds, artifact), verdict)
     result: dict[str, Any] = {
         "artifact": str(artifact.path),
         "artifact_id": artifact.id,
@@ -103,6 +86,57 @@ def finish(parts: Parts, work: Fit, feeds: dict[str, Feed], folder: Path) -> dic
         result["checkpoint"] = _write_checkpoint(parts, work, verdict)
     _tell(artifact, verdict)
     return result
+
+
+def write_artifact(
+    parts: Parts,
+    work: Fit,
+    feeds: dict[str, Feed],
+    path: Path,
+    *,
+    judged: Callable[[Scores, Aim], Verdict] | None = None,
+    about: dict[str, Any] | None = None,
+) -> tuple[RewardArtifact, Verdict]:
+    """The artifact of a fit that is over, at `path`, and what the validation split says of it.
+
+    Args:
+        parts: What was fitted.
+        work: The fit.
+        feeds: What it read, and `test` where there is such a split.
+        path: The artifact's folder.
+        judged: Calibrates and picks a threshold; `None` for `assess.judge`.
+        about: What else it says of its data.
+    """
+    from plaudit.rewards.artifact import RewardArtifact
+    from plaudit.rewards.assess import judge
+    from plaudit.rewards.scoring import score
+
+    validation = score(parts.model, feeds[VAL])
+    verdict = (judged or judge)(validation, parts.aim)
+    test = score(parts.model, feeds[TEST]) if TEST in feeds else None
+    shown = (feeds[VAL], validation) if test is None else (feeds[TEST], test)
+    artifact = RewardArtifact.create(
+        path,
+        parts.model,
+        calibration=verdict.calibration,
+        choice=verdict.choice,
+        validation=validation,
+        test=test,
+        sample=_sample(feeds[VAL]),
+        label_sources=_label_sources(parts),
+        data={**_about_data(parts, work), **(about or {})},
+        training=_about_training(parts, work),
+        figures=(lambda place: _draw(place, *shown, verdict)) if parts.config.reward.training.figures else None,
+    )
+    return artifact, verdict
+
+
+def _shown(feeds: dict[str, Feed], artifact: RewardArtifact) -> tuple[Feed, Scores]:
+    """The frames that its metrics are of, and their scores."""
+    if artifact.test is not None:
+        return feeds[TEST], artifact.test
+    assert artifact.validation is not None
+    return feeds[VAL], artifact.validation
 
 
 def _sample(feed: Feed) -> Sample:

@@ -26,7 +26,8 @@ logger = logging.getLogger("plaudit")
 AXIS = "env steps"
 AUDIT = "audit.json"
 """What an audit leaves in the folder of a training run: `mood` (good, look, bad), `summary`, `head` and `rows` of a
-table, and `pictures`, each with its `file` in that folder, its `caption`, and `full` for one as wide as the page."""
+table, `refreshes` of the model, and `pictures`, each with its `file` in that folder, its `caption`, and `full` for one
+as wide as the page."""
 
 FIGURES = {
     "reliability": "Reliability: of the frames that the model gives a probability, so many are successes.",
@@ -230,15 +231,35 @@ def audit_section(folder: Path) -> Section:
     return Section(
         "audit",
         "Audit",
-        "The model's verdicts under optimisation, held against the truth, which the policy never sees.",
+        "The model's verdicts under optimisation, held against the truth, which the policy never sees. Fooled: of the "
+        "episodes that the model called a success, those that never were one. Missed: of those that were a success "
+        "when it was asked, those that it never called one. Out of range: scores far from all that it gave in its fit.",
         notes=[(str(audit.get("mood", "look")), str(audit["summary"]))] if audit.get("summary") else [],
-        tables=[Table(audit.get("head", []), audit["rows"])] if audit.get("rows") else [],
+        tables=[
+            *([Table(audit.get("head", []), audit["rows"])] if audit.get("rows") else []),
+            *([_refreshes(audit["refreshes"])] if audit.get("refreshes") else []),
+        ],
         pictures=[
             Picture(folder / one["file"], str(one.get("caption", "")), full=bool(one.get("full")))
             for one in audit.get("pictures", [])
             if (folder / one["file"]).exists()
         ],
     )
+
+
+def _refreshes(refreshes: list[dict[str, Any]]) -> Table:
+    """What each refresh cost, and what it was worth: failed episodes that the model calls a success."""
+
+    def fooled(one: dict[str, Any]) -> str:
+        return f"{one['fooled']} of {one['failures']}"
+
+    names = ("before", "after", "held_back_before", "held_back_after")
+    rows = [
+        [f"v{one['version']}", f"{one['step']:,}", f"{one['episodes']}", *(fooled(one[name]) for name in names)]
+        for one in refreshes
+    ]
+    about = ("fooled by, before", "after", "those held back, before", "after")
+    return Table(["refreshed model", "at step", "episodes labelled", *about], rows)
 
 
 def film_of(run: TrainRun, caption: str) -> Picture | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,16 +19,30 @@ if TYPE_CHECKING:
     from plaudit.envs.base import VecEnv
     from plaudit.rewards.artifact import RewardArtifact
     from plaudit.rewards.pipeline import RewardManager
+    from plaudit.rl.run import RunFolder
+    from plaudit.stages.auditing import Auditing
+    from plaudit.stages.refresh import Refresher
 
 logger = logging.getLogger("plaudit")
 
 
-def load_reward(config: Config) -> RewardArtifact | None:
-    """The reward model that a config trains on, checked against what it says of it; `None` where it trains on none."""
+def load_reward(config: Config, checkpoint: Path | None = None) -> RewardArtifact | None:
+    """The reward model that a config trains on, checked against what it says of it; `None` where it trains on none.
+
+    Args:
+        config: The config.
+        checkpoint: A checkpoint of that training: then what the model had become by then.
+    """
     if not config.reward.use_reward_model:
         return None
     from plaudit.rewards.artifact import RewardArtifact
 
+    if checkpoint is not None:
+        from plaudit.stages.auditing import reward_at
+
+        refreshed = reward_at(checkpoint)
+        if refreshed is not None:
+            return refreshed
     return RewardArtifact.load(Path(config.reward.checkpoint_path or "").expanduser(), config.reward.model)
 
 
@@ -84,7 +99,45 @@ def bare(env: VecEnv) -> VecEnv:
     return env.env if isinstance(env, RewardedEnv) else env
 
 
-def describe(manager: RewardManager) -> dict[str, Any]:
-    """The reward model of a run, for its result."""
-    artifact = manager.artifact
-    return {"path": str(artifact.path), "id": artifact.id, "threshold": manager.rule.decision.threshold}
+def describe(env: VecEnv) -> dict[str, Any]:
+    """The reward model that an env's rewards are of, for the result of a run; nothing where they are its own."""
+    from plaudit.rewards.env import RewardedEnv
+
+    if not isinstance(env, RewardedEnv):
+        return {}
+    artifact, rule = env.manager.artifact, env.manager.rule
+    return {"reward_model": {"path": str(artifact.path), "id": artifact.id, "threshold": rule.decision.threshold}}
+
+
+@dataclass(frozen=True)
+class Rewarding:
+    """What it takes to train on a reward model, all of it checked before anything is written.
+
+    Attributes:
+        manager: The model.
+        refresher: Fits it further, where the config wants that.
+    """
+
+    manager: RewardManager
+    refresher: Refresher | None
+
+    @classmethod
+    def build(cls, config: Config, artifact: RewardArtifact, env: VecEnv, device: torch.device) -> Rewarding:
+        """Of a config, and of an env with the cameras that the model looks at."""
+        from plaudit.stages.refresh import Refresher
+
+        keys, manager = config.reward.audit, build_manager(config, artifact, env, device)
+        refreshes = keys.enabled and keys.on_alarm == "refresh"
+        return cls(manager, Refresher(config, artifact, device) if refreshes else None)
+
+    def put_around(
+        self, config: Config, env: VecEnv, eval_env: VecEnv, run: RunFolder
+    ) -> tuple[VecEnv, VecEnv, Auditing | None]:
+        """The envs with the model's rewards, and who audits them, if anybody is to."""
+        from plaudit.rewards.env import RewardedEnv
+        from plaudit.stages.auditing import Auditing
+
+        if not config.reward.audit.enabled:
+            return RewardedEnv(env, self.manager), RewardedEnv(eval_env, self.manager), None
+        auditing = Auditing(config, env, eval_env, self.manager, run.path, self.refresher)
+        return auditing.env, auditing.eval_env, auditing

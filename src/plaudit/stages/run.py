@@ -164,7 +164,7 @@ def _stages(plan: Plan, folder: Path, again: str, quiet: bool) -> dict[str, Stag
             _train_keys(plan.train),
             lambda: {"reward_model": _name_of_artifact(artifact)},
             (trained / "checkpoints" / "latest.pt").exists,
-            lambda: train(_with_artifact(plan.train, artifact), quiet=quiet, place=Place(trained, again)),
+            lambda: train(_with_artifact(plan, data, artifact), quiet=quiet, place=Place(trained, again)),
         ),
         "compare": Stage(
             f"true success of all policies, {plan.episodes} fresh episodes each",
@@ -208,8 +208,11 @@ def _with_data(config: FitConfig, data: Path) -> FitConfig:
     return replace(config, reward=replace(config.reward, training=training))
 
 
-def _with_artifact(config: Config, artifact: Path) -> Config:
-    return replace(config, reward=replace(config.reward, checkpoint_path=str(artifact)))
+def _with_artifact(plan: Plan, data: Path, artifact: Path) -> Config:
+    """The training on a reward model, which may have to be fitted further, as it was fitted before."""
+    training = _with_data(plan.fit, data).reward.training
+    reward = replace(plan.train.reward, training=training, checkpoint_path=str(artifact))
+    return replace(plan.train, reward=reward)
 
 
 def _name_of_data(path: Path) -> str:

@@ -30,7 +30,7 @@ from plaudit.stages.common import (
     set_up,
     versions,
 )
-from plaudit.stages.rewarding import bare, build_manager, describe, load_reward
+from plaudit.stages.rewarding import Rewarding, bare, build_manager, describe, load_reward
 
 if TYPE_CHECKING:
     from plaudit.envs.base import VecEnv
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from plaudit.rl import Policy, Trainer
     from plaudit.rl.logging import Listener
     from plaudit.rl.run import RunFolder
+    from plaudit.stages.auditing import Auditing
 
 logger = logging.getLogger("plaudit")
 
@@ -83,7 +84,6 @@ def _train(
     command: str | None = None,
 ) -> dict[str, Any]:
     """Builds everything, and only then writes; trains, films, and says where things are."""
-    from plaudit.rewards.env import RewardedEnv
     from plaudit.rl import Trainer
     from plaudit.rl.logging import default_listeners
     from plaudit.rl.run import RunFolder
@@ -91,11 +91,12 @@ def _train(
     if config.runtime.use_wandb and importlib.util.find_spec("wandb") is None:
         raise MissingDependencyError("runtime.use_wandb needs Weights & Biases: pip install 'plaudit[wandb]'.")
     device = set_up(config)
-    artifact = load_reward(config)
+    # An audit finds what became of the model in the run by itself; without one that is the model now.
+    artifact = load_reward(config, None if config.reward.audit.enabled else checkpoint)
     with ExitStack() as stack:
         env, eval_env = (build_envs_for(config, use, device, stack, artifact) for use in ("train", "eval"))
         policy, algorithm = build_learner(config, env, device)
-        manager = None if artifact is None else build_manager(config, artifact, env, device)
+        reward = None if artifact is None else Rewarding.build(config, artifact, env, device)
         if checkpoint is None and config.runtime.resume is not None:
             _start_from(policy, Path(config.runtime.resume))
         if run is None:
@@ -105,8 +106,9 @@ def _train(
             data = DataSet.open(config, run.path / "data")
             wrapped = _collect(config, env, data, stack, lambda: trainer.step)
             env, collector = wrapped, wrapped.collector
-        if manager is not None:
-            env, eval_env = RewardedEnv(env, manager), RewardedEnv(eval_env, manager)
+        auditing = None
+        if reward is not None:
+            env, eval_env, auditing = reward.put_around(config, env, eval_env, run)
         listeners = [*_display(env, quiet), *default_listeners(run, config.runtime, dict(to_dict(config)))]
         trainer = Trainer(
             policy,
@@ -115,19 +117,23 @@ def _train(
             settings=config.runtime,
             run=run,
             eval_env=None if until_collected else eval_env,
-            listeners=listeners,
-            until=partial(_enough, config, collector) if until_collected and collector is not None else None,
+            listeners=listeners if auditing is None else [*listeners, auditing],
+            until=partial(_enough, config, collector if until_collected else None, auditing),
         )
         if checkpoint is not None:
             trainer.load(checkpoint)
         save_config(config, run.path / "config.yaml")
         logger.info("run folder: %s", run.path)
         summary = trainer.train()
-        if manager is not None:
-            summary["reward_model"] = describe(manager)
+        summary |= describe(env)
+        if auditing is not None:
+            summary |= {"stopped_by": "audit" if auditing.stopped else None, "audit": auditing.summary}
         if data is not None and collector is not None:
             summary["data"] = _collected(collector) | draw_sheet(data, config.runtime.seed)
-        return _finish(config, run, trainer, summary, command or f"plaudit train --resume {run.path}")
+        result = _finish(config, run, trainer, summary, command or f"plaudit train --resume {run.path}")
+        if auditing is not None and "test" in result:
+            auditing.tested()
+        return result
 
 
 def _start_from(policy: Policy, path: Path) -> None:
@@ -158,8 +164,14 @@ def _learns_as(config: Config) -> str:
     return f"t{hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode()).hexdigest()[:8]}"
 
 
-def _enough(config: Config, collector: RewardDataCollector) -> bool:
-    """Whether a run that trains only for its data may end: there is all that is wanted, or no hope of it."""
+def _enough(config: Config, collector: RewardDataCollector | None, auditing: Auditing | None) -> bool:
+    """Whether a run may end: its audit wants it, or it trains only for its data and there is all that is wanted, or no
+    hope of it.
+    """
+    if auditing is not None and auditing.stopped:
+        return True
+    if collector is None:
+        return False
     return collector.complete or collector.idle >= config.reward.data_collection.max_idle_episodes
 
 
@@ -257,7 +269,7 @@ def evaluate(
     config = load(run.path / "config.yaml", overrides)
     device = set_up(config)
     with ExitStack() as stack:
-        artifact = load_reward(config)
+        artifact = load_reward(config, checkpoint)
         env = build_envs_for(config, "eval", device, stack, artifact)
         policy, _ = build_learner(config, env, device)
         load_policy(policy, checkpoint)
