@@ -9,8 +9,8 @@ READY := .venv/.ready
 help: ## Show this
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
 
-run: setup ## Train a robot to push a cube, and show the result (about a minute)
-	$(BIN)/plaudit train push_cube
+run: setup ## Teach a robot to push a cube by pictures alone, and write a report (about four minutes)
+	$(BIN)/plaudit run
 
 test: setup ## Run the tests
 	@sh scripts/browser.sh
@@ -39,6 +39,7 @@ bench: setup ## Measure speed against the limit and the peers (about ten minutes
 
 learn: setup ## The long learning runs, three seeds each, with a table at the end
 	$(BIN)/python benchmarks/learn.py
+	$(BIN)/python benchmarks/taught.py --folder outputs/taught
 
 clean: ## Remove the .venv and caches
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
