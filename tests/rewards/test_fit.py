@@ -18,7 +18,7 @@ from plaudit.errors import CheckpointError, NonFiniteError
 from plaudit.rewards.assess import Aim, judge
 from plaudit.rewards.checkpoints import saved_checkpoints
 from plaudit.rewards.feeds import Batch, FrameFeed
-from plaudit.rewards.fit import DEFAULT_STEPS, Fit
+from plaudit.rewards.fit import DEFAULT_STEPS, VALIDATIONS, Fit
 from plaudit.rewards.foreign import find_checkpoint
 from plaudit.rewards.learning import frame_losses
 from plaudit.rewards.metrics import evaluate
@@ -96,7 +96,7 @@ def test_it_learns_what_success_looks_like(splits: dict[str, Split]) -> None:
 def test_how_long_it_is(splits: dict[str, Split], keys: dict[str, int | None], steps: int | None) -> None:
     fit = small_fit(splits, **keys)
     assert fit.total_steps == (3 * fit.sampler.steps_per_epoch if steps is None else steps)
-    assert fit.val_interval == (fit.sampler.steps_per_epoch if keys["num_epochs"] else -(-fit.total_steps // 3))
+    assert fit.val_interval == (fit.sampler.steps_per_epoch if keys["num_epochs"] else -(-fit.total_steps // VALIDATIONS))
 
 
 def test_the_model_ends_with_the_best_weights(splits: dict[str, Split]) -> None:
