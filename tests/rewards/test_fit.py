@@ -96,7 +96,8 @@ def test_it_learns_what_success_looks_like(splits: dict[str, Split]) -> None:
 def test_how_long_it_is(splits: dict[str, Split], keys: dict[str, int | None], steps: int | None) -> None:
     fit = small_fit(splits, **keys)
     assert fit.total_steps == (3 * fit.sampler.steps_per_epoch if steps is None else steps)
-    assert fit.val_interval == (fit.sampler.steps_per_epoch if keys["num_epochs"] else -(-fit.total_steps // VALIDATIONS))
+    often = -(-fit.total_steps // VALIDATIONS)
+    assert fit.val_interval == (fit.sampler.steps_per_epoch if keys["num_epochs"] else often)
 
 
 def test_the_model_ends_with_the_best_weights(splits: dict[str, Split]) -> None:
