@@ -218,7 +218,7 @@ def _fit_charts(curves: dict[str, Curve]) -> list[str]:
         *line("val/recall", "successes that are recognised", "three"),
     ]
     return [
-        line_chart("Loss on the validation split (thin: in training)", loss, axis="steps"),
+        line_chart("Loss on the validation split (thin: of what was drawn in training)", loss, axis="steps"),
         line_chart("Validation, at the threshold chosen there", right, axis="steps", share=True),
     ]
 
