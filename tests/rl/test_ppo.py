@@ -194,8 +194,12 @@ def test_only_the_critic_learns_while_it_warms_up() -> None:
     algorithm.update()
     assert moved() == {"critic"}
     algorithm.progress(0.3)
+    assert float(algorithm.optimizer.steps) == 0.0 and not algorithm.optimizer.second.any()
     algorithm.update()
     assert moved() == {"actor", "critic", "log_std"}
+    steps = float(algorithm.optimizer.steps)
+    algorithm.progress(0.31)
+    assert float(algorithm.optimizer.steps) == steps > 0
 
 
 class Column(Policy):

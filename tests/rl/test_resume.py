@@ -17,7 +17,7 @@ from plaudit.rl import RunFolder, Trainer
 from plaudit.rl.logging import JsonlLogger
 
 SETTINGS: dict[str, Any] = {
-    "ppo": {"lr_schedule": "cosine", "noise_correlation": 0.7},
+    "ppo": {"lr_schedule": "cosine", "noise_correlation": 0.7, "critic_warmup": 0.3},
     "eval_freq": 300,
     "evaluates": True,
 }

@@ -11,7 +11,8 @@ from plaudit.errors import DataError, OutputError
 
 
 class JoinedStore(EpisodeStore):
-    """The episodes of the first store, then those of the next. Nothing can be added to it.
+    """The episodes of the first store, then those of the next, as the stores know them now: those that others have
+    added to them meanwhile would come between. Nothing can be added to it.
 
     Args:
         stores: At least one.
@@ -24,7 +25,6 @@ class JoinedStore(EpisodeStore):
     def refresh(self) -> None:
         self._homes: dict[str, EpisodeStore] = {}
         for store in self.stores:
-            store.refresh()
             for id in store.ids:
                 if id in self._homes:
                     first, second = self._homes[id].path, store.path

@@ -69,6 +69,11 @@ class FlatAdam:
             maximize=False,
         )
 
+    def forget(self) -> None:
+        """Begins anew, as if no step had been taken."""
+        for part in (self.first, self.second, self.steps):
+            part.zero_()
+
     def state_dict(self) -> dict[str, torch.Tensor]:
         """The moments and the number of steps."""
         return {"first": self.first, "second": self.second, "steps": self.steps}

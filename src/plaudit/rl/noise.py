@@ -27,7 +27,7 @@ class LastingNoise:
         """The next numbers, (rows, width). Where there were others of another shape before, it begins anew."""
         fresh = torch.randn(rows, width, device=device)
         if self.last.shape == fresh.shape:
-            fresh.mul_(math.sqrt(1.0 - self.correlation**2)).add_(self.last, alpha=self.correlation)
+            fresh.mul_(math.sqrt(1.0 - self.correlation**2)).add_(self.last.to(device), alpha=self.correlation)
         self.last = fresh
         return fresh
 

@@ -54,10 +54,17 @@ class PPO(BaseAlgorithm):
             "cosine": 0.5 * (1.0 + math.cos(math.pi * fraction)),
         }[self.cfg.lr_schedule]
         self.optimizer.lr = self.cfg.learning_rate * left
-        self.acts = fraction >= self.cfg.critic_warmup
+        if fraction >= self.cfg.critic_warmup and not self.acts:
+            self.acts = True
+            # Moments of a parameter that had no gradients for long make its first steps several times too large.
+            self.optimizer.forget()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"optimizer": self.optimizer.state_dict(), "noise": self.noise.state_dict()}
+        return {"optimizer": self.optimizer.state_dict(), "noise": self.noise.state_dict(), "acts": self.acts}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.acts = bool(state.get("acts", True))
+        super().load_state_dict({name: part for name, part in state.items() if name != "acts"})
 
     @torch.no_grad()
     def collect_rollout(
