@@ -2,8 +2,8 @@
 
 Each model is fitted without one kind of failure, so that it takes that kind for success, and PPO finds out. For each
 kind and seed a policy is trained four times from scratch on PushCube: on that model; on that model with a refresh where
-the audit raises an alarm; on a model fitted to the same data and as many randomly chosen labelled episodes more as the
-refresh spent; and on an honest model. Ten honest runs show how often the audit cries wolf.
+the audit raises an alarm; on a model fitted to the same data and to as many failed episodes more, chosen at random and
+labelled, as the refresh spent; and on an honest model. Ten honest runs show how often the audit cries wolf.
 
     python benchmarks/fooled.py --folder outputs/fooled         all of it: hours; what is there is not made again
     python benchmarks/fooled.py --kinds short --seeds 0         a part of it
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from measure import Row, machine, say, table
+from measure import Row, machine, median_and_worst, say, table
 from plaudit.episodes import EpisodeStore
 from plaudit.episodes.episode import FAILURE, Episode
 from plaudit.stages import collect, fit, load, load_fit, train
@@ -35,7 +34,8 @@ EPISODES = 1500
 SPARE = 200
 """Failures more that are collected, from which labels are given up front."""
 
-HONEST_SEEDS = range(10)
+MODELS = 3
+"""Honest models, for however many honest runs."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,8 @@ class Bench:
         keys += [f"reward.data_collection.max_negative_trajectories={EPISODES + SPARE}"]
         collect(load("push_cube", keys), quiet=True)
         failures = [episode for episode in EpisodeStore(place) if not episode.positive]
-        return place, failures[EPISODES:]
+        chosen = np.random.default_rng(0).permutation(len(failures))[:SPARE]
+        return place, [failures[number] for number in chosen]
 
     def data(self, kind: str, more: int = 0) -> Path:
         """What a model is fitted to that a kind of failure is kept from, with some labelled episodes more."""
@@ -160,7 +161,7 @@ def against_the_fooled(bench: Bench, kind: str, seed: int) -> dict[str, Any]:
     refreshed = bench.policy("refreshed", kind, seed, ["reward.audit.on_alarm=refresh"])
     spent = refreshed["audit"]["labels"]["spent"]
     upfront = bench.policy("up front", kind, seed, more=spent) if spent else alone
-    honest = bench.policy("honest", "honest", seed)
+    honest = bench.policy("honest", "honest", seed, model=seed % MODELS)
     alarms = alone["audit"]["alarms"]
     found = {
         "alarm": alarms[0]["step"] / alone["steps"] if alarms else 1.0,
@@ -177,24 +178,17 @@ def against_the_fooled(bench: Bench, kind: str, seed: int) -> dict[str, Any]:
 
 def rows_of(kind: str, found: Sequence[dict[str, Any]]) -> list[Row]:
     """Median and worst of a kind."""
-
-    def both(name: str, values: Sequence[float], target: float | None = None, lower: bool = False) -> list[Row]:
-        note = f"by seed: {', '.join(f'{value:.3g}' for value in values)}"
-        picked = {"median": statistics.median(values), "worst": (max if lower else min)(values)}
-        return [
-            Row(f"{kind}: {name}, {which}", value, "", target=target, lower_is_better=lower, note=note)
-            for which, value in picked.items()
-        ]
-
     behind = [100 * (one["honest"] - one["refreshed"]) for one in found]
     return [
-        *both("share of training until the alarm", [one["alarm"] for one in found], 0.2, lower=True),
-        *both("success that the fooled model claims", [one["said"] for one in found]),
-        *both("true success without a refresh", [one["alone"] for one in found]),
-        *both("true success with it", [one["refreshed"] for one in found]),
-        *both("points behind an honest model with it", behind, 5, lower=True),
-        *both("true success with as many labels up front", [one["up front"] for one in found]),
-        *both("labelled episodes spent", [one["labels"] for one in found], lower=True),
+        *median_and_worst(
+            f"{kind}: share of training until the alarm", [one["alarm"] for one in found], 0.2, lower=True
+        ),
+        *median_and_worst(f"{kind}: success that the fooled model claims", [one["said"] for one in found]),
+        *median_and_worst(f"{kind}: true success without a refresh", [one["alone"] for one in found]),
+        *median_and_worst(f"{kind}: true success with it", [one["refreshed"] for one in found]),
+        *median_and_worst(f"{kind}: points behind an honest model with it", behind, 5, lower=True),
+        *median_and_worst(f"{kind}: true success with as many labels up front", [one["up front"] for one in found]),
+        *median_and_worst(f"{kind}: labelled episodes spent", [one["labels"] for one in found], lower=True),
     ]
 
 
@@ -203,7 +197,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kinds", nargs="*", choices=list(KINDS), default=list(KINDS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--honest", type=int, default=len(HONEST_SEEDS), help="how many honest runs are counted")
+    parser.add_argument("--honest", type=int, default=10, help="how many honest runs are counted")
     parser.add_argument("--threads", type=int, default=0, help="of each run; 0 takes every core")
     parser.add_argument("--folder", type=Path, help="keep all here; what is there is not made again")
     args = parser.parse_args()
@@ -212,7 +206,7 @@ def main() -> None:
         rows = []
         for kind in args.kinds:
             rows += rows_of(kind, [against_the_fooled(bench, kind, seed) for seed in args.seeds])
-        honest = [bench.policy("honest", "honest", seed, model=seed % 3) for seed in range(args.honest)]
+        honest = [bench.policy("honest", "honest", seed, model=seed % MODELS) for seed in range(args.honest)]
         if honest:
             alarms = sum(bool(one["audit"]["alarms"]) for one in honest)
             success = [one["test"]["success_once"] for one in honest]

@@ -57,6 +57,18 @@ class Row:
         return {**asdict(self), "met": self.met}
 
 
+def median_and_worst(
+    name: str, values: Sequence[float], target: float | None = None, unit: str = "", lower: bool = False
+) -> list[Row]:
+    """What some seeds come to."""
+    note = f"by seed: {', '.join(f'{value:.3g}' for value in values)}"
+    picked = {"median": statistics.median(values), "worst": (max if lower else min)(values)}
+    return [
+        Row(f"{name}, {which}", value, unit, target=target, lower_is_better=lower, note=note)
+        for which, value in picked.items()
+    ]
+
+
 def table(rows: Sequence[Row]) -> str:
     """The rows for people, in columns."""
     cells = [("", "ours", "peer or limit", "ratio", "target", "")]

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -22,7 +21,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from measure import Row, machine, say, table
+from measure import Row, machine, median_and_worst, say, table
 from plaudit.stages import collect, evaluate, fit, load, load_fit, train
 
 EPISODES = 256
@@ -107,34 +106,29 @@ def rows_of(found: dict[str, list[dict[str, Any]]]) -> list[Row]:
     if "run" in found:
         runs = found["run"]
         learned = [run["true_success"]["learned_reward"] for run in runs]
-        rows += both("quickstart: true success on the learned reward", learned, 0.9)
-        rows += both(
+        rows += median_and_worst("quickstart: true success on the learned reward", learned, 0.9)
+        rows += median_and_worst(
             "quickstart: true success on the dense reward", [run["true_success"]["dense_reward"] for run in runs]
         )
-        rows += both("quickstart: seconds in all", [run["wall_seconds"] for run in runs], 300, unit="s", lower=True)
-        rows += both("quickstart: peak memory", [run["peak_gib"] for run in runs], 3, unit="GiB", lower=True)
+        rows += median_and_worst(
+            "quickstart: seconds in all", [run["wall_seconds"] for run in runs], 300, unit="s", lower=True
+        )
+        rows += median_and_worst(
+            "quickstart: peak memory", [run["peak_gib"] for run in runs], 3, unit="GiB", lower=True
+        )
     if "oracle" in found:
         oracle = [run["success"] for run in found["oracle"]]
-        rows += both("PushCube: true success on the simulator's sparse reward", oracle)
+        rows += median_and_worst("PushCube: true success on the simulator's sparse reward", oracle)
         if "run" in found:
             gaps = [100 * (theirs - ours) for theirs, ours in zip(oracle, learned, strict=True)]
-            rows += both("PushCube: points that the learned reward is behind", gaps, 3, lower=True)
+            rows += median_and_worst("PushCube: points that the learned reward is behind", gaps, 3, lower=True)
     if "pick" in found:
-        rows += both("PickCube: true success where it was stopped", [run["before"] for run in found["pick"]])
-        rows += both("PickCube: true success in the end", [run["success"] for run in found["pick"]], 0.9)
+        before = [run["before"] for run in found["pick"]]
+        rows += median_and_worst("PickCube: true success where it was stopped", before)
+        within = sum(STOPPED[0] <= value <= STOPPED[1] for value in before)
+        rows.append(Row("PickCube: seeds stopped between 40 and 60 %", within, "", target=len(before)))
+        rows += median_and_worst("PickCube: true success in the end", [run["success"] for run in found["pick"]], 0.9)
     return rows
-
-
-def both(
-    name: str, values: Sequence[float], target: float | None = None, unit: str = "", lower: bool = False
-) -> list[Row]:
-    """Median and worst of some seeds."""
-    note = f"by seed: {', '.join(f'{value:.3g}' for value in values)}"
-    picked = {"median": statistics.median(values), "worst": (max if lower else min)(values)}
-    return [
-        Row(f"{name}, {which}", value, unit, target=target, lower_is_better=lower, note=note)
-        for which, value in picked.items()
-    ]
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plaudit.config.load import save_config
+from plaudit.config.load import load_config, save_config
 from plaudit.config.runs import has_stages, load_plan
 from plaudit.errors import ConfigError
 
@@ -72,3 +72,10 @@ def test_what_cannot_work_is_refused(recipe: Path, change: str, message: str) ->
     recipe.write_text(f"defaults: [push_cube, _self_]\n{change}\n")
     with pytest.raises(ConfigError, match=message.replace("[", r"\[")):
         load_plan(recipe)
+
+
+def test_the_quickstart_explores_as_the_recipes_for_rare_rewards_do() -> None:
+    plan = load_plan("quickstart")
+    sparse = load_config("push_cube_sparse")
+    assert (plan.train.policy, plan.train.algorithm) == (sparse.policy, sparse.algorithm)
+    assert plan.train.runtime.iterations == sparse.runtime.iterations

@@ -13,12 +13,14 @@ from plaudit.report.report import Picture, Rate, Report, Section, timing, write_
 from plaudit.stages.common import run_folder
 from plaudit.stages.ledger import FOLDERS, Record
 from plaudit.stages.report_parts import (
+    AUDIT,
     TrainRun,
     audit_section,
     curves_section,
     film_of,
     model_section,
     read_artifact,
+    read_json,
     strip_of,
 )
 
@@ -96,7 +98,10 @@ def _summary(folder: Path, env: str, compared: dict[str, Any], learned: TrainRun
         return f"This run is not over: {', '.join(left)} still {'has' if len(left) == 1 else 'have'} to be done."
     success, episodes = compared["true_success"], compared["episodes"]
     low, high = compared["bounds"]["learned_reward"]
-    who = "A policy that never saw the env's reward" if learned is None or learned.alone else "The policy"
+    audit = read_json(folder / FOLDERS["train"] / AUDIT)
+    refreshed = len(audit.get("refreshes", ()))
+    alone = (learned is None or learned.alone) and not refreshed
+    who = "A policy that never saw the env's reward" if alone else "The policy"
     words = [
         f"{who} succeeds in {success['learned_reward']:.1%} of {episodes} fresh episodes of {env} (95% interval "
         f"{low:.1%} to {high:.1%})."
@@ -107,6 +112,11 @@ def _summary(folder: Path, env: str, compared: dict[str, Any], learned: TrainRun
         words.append(
             f"Its teacher was a model of camera pictures, fitted to {document.data['train']['episodes']:,} labelled "
             f"episodes" + (f" and right about {right:.1%} of the frames of others (balanced)." if right else ".")
+        )
+    if refreshed:
+        words.append(
+            f"It was fooled on the way, and fitted further {refreshed} time{'s' if refreshed > 1 else ''}, with the "
+            f"truth about {audit['labels']['spent']} episodes."
         )
     gap = 100 * (success["learned_reward"] - success["dense_reward"])
     words.append(

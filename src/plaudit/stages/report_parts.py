@@ -231,9 +231,10 @@ def audit_section(folder: Path) -> Section:
     return Section(
         "audit",
         "Audit",
-        "The model's verdicts under optimisation, held against the truth, which the policy never sees. Fooled: of the "
-        "episodes that the model called a success, those that never were one. Missed: of those that were a success "
-        "when it was asked, those that it never called one. Out of range: scores far from all that it gave in its fit.",
+        "The model's verdicts under optimisation, held against the truth, of which the policy gets nothing but what "
+        "a refresh labels. Fooled: of the episodes that the model called a success, those that never were one. "
+        "Missed: of those that were a success when it was asked, those that it never called one. Out of range: scores "
+        "far from all that it gave in its fit.",
         notes=[(str(audit.get("mood", "look")), str(audit["summary"]))] if audit.get("summary") else [],
         tables=[
             *([Table(audit.get("head", []), audit["rows"])] if audit.get("rows") else []),
