@@ -93,11 +93,13 @@ def test_batches_keep_their_share_of_successes(share: float) -> None:
     assert (taken[LABELS == -1] == 0).all()
 
 
-def test_without_balance_hard_frames_are_of_either_class() -> None:
-    sampler = told({0: 1.0, 30: 3.0}, success_share=None)
-    taken = counts([sampler[step] for step in range(206)])
-    assert taken[1:30].max() - taken[1:30].min() <= 1
-    assert [taken[row] - taken[1] for row in (0, 30)] == [pytest.approx(1600 * part, abs=45) for part in (1 / 3, 2 / 3)]
+@pytest.mark.parametrize("balance", ["weight", "none"])
+def test_without_a_balance_each_class_is_drawn_as_often_as_it_comes(splits: dict[str, Split], balance: str) -> None:
+    fit = small_fit(splits, **{**STEPS, "balance": balance})
+    labels = fit.train.dataset.labels
+    natural = (labels == 1).sum() / (labels >= 0).sum()
+    late = np.concatenate([fit.sampler[step] for step in range(fit.total_steps)])
+    assert (labels[late] == 1).mean() == pytest.approx(natural, abs=1 / len(late))
 
 
 def test_before_its_start_every_frame_is_taken_in_turn() -> None:

@@ -14,6 +14,7 @@ import torch
 
 from plaudit.config.convert import to_dict
 from plaudit.config.schema import TrainingConfig
+from plaudit.episodes.episode import SUCCESS, UNKNOWN
 from plaudit.errors import ConfigError, NonFiniteError
 from plaudit.rewards.assess import Aim, Verdict, judge
 from plaudit.rewards.checkpoints import load_checkpoint, remove_later, save_checkpoint
@@ -110,7 +111,10 @@ class Fit:
         labels = train.dataset.labels
         weights = class_weights(labels, settings.success_share) if settings.balance == "weight" else (1.0, 1.0)
         self.learner = Learner(model, settings, weights, seed, self.ranks)
-        share = settings.success_share if settings.balance == "sampler" else None
+        hard = share_for(settings.hard_share, train.dataset)
+        # Hard frames are drawn from each class, or the class that is harder would be seen more often than is wanted.
+        natural = float((labels == SUCCESS).sum() / max(1, (labels != UNKNOWN).sum())) if hard else None
+        share = settings.success_share if settings.balance == "sampler" else natural
         self.sampler = BatchSampler(labels, settings.global_batch_size, seed, share)
         if self.sampler.batch < self.ranks.size:
             raise ConfigError(
@@ -122,7 +126,6 @@ class Fit:
         self.total_steps = most if most is not None and (epochs is None or most < steps) else steps
         often = self.sampler.steps_per_epoch if epochs is not None else math.ceil(self.total_steps / VALIDATIONS)
         self.val_interval = settings.val_check_interval or often
-        hard = share_for(settings.hard_share, train.dataset)
         if hard:
             self.sampler.hard = HardFrames(self.sampler.groups, len(labels), hard, seed, self.total_steps)
         self.step, self.seconds, self.interrupted = 0, 0.0, False
