@@ -104,6 +104,7 @@ def test_episodes_follow_each_other_in_an_env() -> None:
             "audit/claimed": 2 / 3,
             "audit/true_success": 1 / 3,
             "audit/fooled": 1 / 2,
+            "audit/early": 0.0,
             "audit/missed": 0.0,
             "audit/out_of_range": 0.0,
         }
@@ -111,6 +112,14 @@ def test_episodes_follow_each_other_in_an_env() -> None:
     audit.on_reset()  # Those that go on are broken off, with the model's claims in them.
     audit.on_judged(seen([[-1, -1]], [[0, 0]], [[1, 1]]))
     assert kinds(audit)[-2:] == ["agreed_failure", "agreed_failure"]
+
+
+def test_early_is_a_share_of_what_the_model_called_a_success() -> None:
+    audit = Audit(1, AuditConfig())
+    audit.on_judged(ended((1, True), (1, False), (1, True), (-1, False), (-1, True)))
+    audit.on_judged(seen([[1], [1]], [[0], [1]], [[0], [1]]))  # It fires a step before the success.
+    assert audit.report()["audit/early"] == 1 / 4
+    assert audit.report()["audit/agreement"] == 4 / 6  # Early ones are in agreement here.
 
 
 def test_only_the_last_episodes_are_in_the_window() -> None:
@@ -246,6 +255,19 @@ def test_it_goes_on_from_its_state_as_if_nothing_had_been() -> None:
     assert a == b and a is not None
 
 
+def test_with_other_envs_no_episode_has_the_name_of_one_before() -> None:
+    one = Audit(3, AuditConfig())
+    one.on_judged(seen(np.ones((4, 3)), np.zeros((4, 3)), [[1, 1, 1], [0, 1, 1], [0, 1, 0], [0, 1, 0]]))
+    names = {(env, number) for env, count in enumerate(one.ended) for number in range(count)}
+    for count in (2, 5):
+        followed = Followed(np.arange(count))
+        other = Audit(count, AuditConfig(), followed=followed)
+        other.load_state_dict(one.state_dict(pictures=True))
+        shape = (1, count)
+        other.on_judged(seen(np.ones(shape), np.zeros(shape), np.ones(shape), shown=(picture(0, *range(count)),)))
+        assert len(followed.fooled) == count and not names & {(kept.env, kept.number) for kept in followed.fooled}
+
+
 def ended_twice() -> Seen:
     return seen(np.ones((10, 2)), np.zeros((10, 2)), np.ones((10, 2)), shown=(picture(0, 1), picture(5, 1)))
 
@@ -324,3 +346,22 @@ def test_pictures_that_wait_to_be_shown_are_bounded(monkeypatch: pytest.MonkeyPa
     env.settle()
     (kept,) = [*followed.fooled, *followed.others]
     assert instants(kept)[-1] == 40 and instants(kept)[0] <= 20  # Of the whole episode, not of its beginning.
+
+
+@pytest.mark.parametrize("room", [6, 7, 8, 9])
+def test_how_episodes_end_is_shown_however_few_pictures_there_is_room_for(
+    room: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SHOWN", room * 4 * 6 * 3)
+    followed = Followed(np.array([0, 1]))
+    inner = Slider(2, length=6)
+    env = RewardedEnv(inner, manager(), [Audit(2, AuditConfig(), followed=followed)])
+    env.defer(True)
+    env.reset(0)
+    inner.clock[1] = 3  # So that at each end the other env goes on.
+    for _ in range(9):
+        env.step(torch.zeros(2, 1))
+        assert sum(part.size for part in env._kept) <= module.SHOWN
+    env.settle()
+    ends = {(kept.env, kept.number): instants(kept)[-1] for kept in (*followed.fooled, *followed.others)}
+    assert ends == {(0, 0): 6, (1, 0): 3, (1, 1): 6}

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from plaudit.episodes.episode import FAILURE, SUCCESS, UNKNOWN
 from plaudit.errors import DataError
+from plaudit.rewards import label_list
 from plaudit.rewards.followed import Moment, Watched
 from plaudit.rewards.label_list import LIST, MOST, ask_for_labels, read_labels
 
@@ -52,8 +54,55 @@ def test_more_episodes_leave_what_was_filled_in(tmp_path: Path) -> None:
     fill(tmp_path, "0", "1")
     assert ask_for_labels(tmp_path, [watched(0), watched(1)]) == 2
     assert [episode.id for episode in read_labels(tmp_path)] == ["audit-e0000-000000"]
-    assert ask_for_labels(tmp_path, [watched(number, 1) for number in range(2, 2 * MOST)]) == MOST
+    assert ask_for_labels(tmp_path, [watched(number) for number in range(2, 2 * MOST)]) == MOST
     assert ask_for_labels(tmp_path, [watched(500)]) == MOST
+
+
+def listed(folder: Path) -> set[int]:
+    """Numbers of the episodes in a list."""
+    with (folder / LIST).open(newline="") as file:
+        return {int(row["episode"][7:11]) for row in csv.DictReader(file)}
+
+
+def test_failures_leave_room_for_what_the_model_calls_a_success(tmp_path: Path) -> None:
+    # Of one row the verdict is a failure, of two rows the second one's is a success.
+    assert ask_for_labels(tmp_path, [watched(number, 1) for number in range(2 * MOST)]) == MOST // 2
+    assert ask_for_labels(tmp_path, [watched(500, 1), watched(501)]) == MOST // 2 + 1
+    assert listed(tmp_path) == {*range(MOST // 2), 501}
+
+
+def test_at_an_alarm_newer_ones_replace_what_nobody_has_filled_in(tmp_path: Path) -> None:
+    ask_for_labels(tmp_path, [watched(number) for number in range(MOST)])
+    fill(tmp_path, "0", "", "", "", "1", "1")  # Of episode 0 a part, nothing of 1, and all of 2.
+    newer = [watched(number) for number in range(MOST, MOST + 3)]
+    assert ask_for_labels(tmp_path, newer) == MOST and listed(tmp_path) == set(range(MOST))
+    assert ask_for_labels(tmp_path, newer, anew=True) == MOST
+    assert listed(tmp_path) == {0, 2, *range(5, MOST + 3)}  # The oldest ones go first.
+    assert [episode.id for episode in read_labels(tmp_path)] == ["audit-e0002-000000"]
+    # With nothing new, nothing goes.
+    assert ask_for_labels(tmp_path, newer, anew=True) == MOST and 5 in listed(tmp_path)
+
+
+def test_what_a_person_saves_meanwhile_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask_for_labels(tmp_path, [watched(number) for number in range(MOST)])
+
+    def write(folder: Path, one: Watched) -> list[dict[str, str]]:
+        fill(tmp_path, "0", "1")
+        return written(folder, one)
+
+    written = label_list._write_pictures
+    monkeypatch.setattr(label_list, "_write_pictures", write)
+    ask_for_labels(tmp_path, [watched(MOST)], anew=True)
+    assert [episode.id for episode in read_labels(tmp_path)] == ["audit-e0000-000000"]
+    assert MOST in listed(tmp_path)
+
+
+def test_a_column_of_notes_stays(tmp_path: Path) -> None:
+    ask_for_labels(tmp_path, [watched(0, 1)])
+    path = tmp_path / LIST
+    path.write_text(path.read_text().replace("success\n", "success,notes\n").replace("failure,\n", "failure,0,dark\n"))
+    ask_for_labels(tmp_path, [watched(1, 1)])
+    assert path.read_text().splitlines()[1].endswith(",failure,0,dark") and listed(tmp_path) == {0, 1}
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 from audit_samples import config, policy_of, prepare, same
+from score_samples import make_scores
 
 from plaudit.cli import main
 from plaudit.errors import ConfigError, DataError
+from plaudit.rewards.artifact import RewardArtifact
 from plaudit.rewards.label_list import LIST, read_labels
 from plaudit.stages import evaluate, report, resume, train
 
@@ -52,7 +54,7 @@ def test_a_model_that_is_fooled_is_told_of_once_and_all_is_logged(
     assert result["stopped_by"] is None and result["steps"] == 6 * 128
     assert result["audit"]["alarms"] == 1 and result["audit"]["labels"] == 0
     logged = rows(result)
-    names = {"agreement", "claimed", "true_success", "fooled", "missed"}
+    names = {"agreement", "claimed", "true_success", "fooled", "early", "missed"}
     assert {f"audit/{name}" for name in names} <= set(logged[1])
     (first, *_) = [row for row in logged if "eval/success_once" in row]
     assert {f"eval/audit_{name}" for name in names - {"missed"}} <= set(first)
@@ -63,6 +65,7 @@ def test_a_model_that_is_fooled_is_told_of_once_and_all_is_logged(
     assert len(record["evaluations"]) == 3 and record["test"]["counts"]["episodes"] == 16
     assert record["test"]["true_success"] == result["test"]["success_once"]
     assert record["labels"] == {"spent": 0, "budget": 200}
+    assert "early" in record["head"] and all(len(row) == len(record["head"]) for row in record["rows"])
     (picture,) = record["pictures"]
     assert (Path(result["run"]) / picture["file"]).exists()
 
@@ -115,6 +118,18 @@ def test_without_truth_a_person_is_asked(recipe: Path) -> None:
     assert all((folder / row["file"]).exists() and row["success"] == "" for row in asked)
     assert len({row["episode"] for row in asked}) <= 64
     assert read_labels(folder) == []
+
+
+def test_an_alarm_names_no_picture_that_is_not_there(recipe: Path, caplog: pytest.LogCaptureFixture) -> None:
+    # Every score is out of range, and the threshold is where success begins in truth, so that there is no mistake.
+    model = RewardArtifact.load(recipe.parent / "model")
+    object.__setattr__(model, "validation", make_scores(([90.0, 91.0], [0, 1])))
+    model.save(recipe.parent / "model")
+    words = ["reward.reward_threshold=0.8776", "runtime.iterations=2"]
+    result = train(config(recipe, *words), quiet=True)
+    (said,) = [text for text in caplog.messages if text.startswith("audit, step")]
+    assert "sees what it was not fitted to" in said
+    assert not (Path(result["run"]) / "audit" / "worst.png").exists() and "Look at" not in said
 
 
 def test_the_report_has_an_audit(whole: dict[str, Any], tmp_path: Path) -> None:

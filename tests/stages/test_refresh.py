@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -161,37 +163,90 @@ def test_a_refresh_that_makes_things_worse_is_not_used(
     assert result["steps"] == 6 * 128
 
 
-def test_without_truth_it_waits_for_a_person_and_reads_what_one_has_filled_in(
-    recipe: Path, caplog: pytest.LogCaptureFixture
+def test_what_a_failed_refresh_has_spent_is_not_spent_again_and_the_next_one_works(
+    recipe: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    given: list[list[str]] = []
+
+    def fit(self: Refresher, artifact: RewardArtifact, store: Any, ids: Any, path: Path) -> RewardArtifact:
+        given.append(list(ids))
+        if len(given) < 3:
+            raise CheckpointError("its threshold is 1.")
+        return fitted(self, artifact, store, ids, path)
+
+    fitted = Refresher.fit
+    monkeypatch.setattr(Refresher, "fit", fit)
+    words = [REFRESH, "reward.audit.window=16", "runtime.iterations=14", "reward.audit.max_labels=400"]
+    result = train(config(recipe, *words), quiet=True)
+    record = audit_of(result["run"])
+    assert len(record["failed_refreshes"]) == 2 and record["refreshes"]
+    assert all(len(set(ids)) == len(ids) for ids in given)
+    assert given[1][: len(given[0])] == given[0] and len(given[1]) > len(given[0])
+    assert record["labels"]["spent"] == len(EpisodeStore(Path(result["run"]) / "audit" / "labelled")) == len(given[-1])
+
+
+@pytest.fixture
+def untold(recipe: Path) -> Path:
+    """A run without truth whose model sees what it was not fitted to, and that waits for labels."""
     # Scores of the fit's validation in a narrow range, so that the policy soon leaves it.
     model = RewardArtifact.load(recipe.parent / "model")
     narrow = make_scores(([-0.2, -0.1], [0, 0]), ([-0.1, 0.1], [0, 1]))
     object.__setattr__(model, "validation", narrow)
     model.save(recipe.parent / "model")
     words = [REFRESH, "env.cfg.truth=false", "runtime.iterations=3"]
-    result = train(config(recipe, *words), quiet=True)
-    run, folder = Path(result["run"]), Path(result["run"]) / "audit" / "to_label"
-    assert audit_of(run)["alarms"][0]["reason"] == "out_of_range" and not audit_of(run)["refreshes"]
-    assert "Fill in the column success" in caplog.text
-
-    with (folder / LIST).open(newline="") as file:
-        asked = list(csv.DictReader(file))
-    names = sorted({row["episode"] for row in asked})
-    with (folder / LIST).open("w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        for row in asked:
-            sure = "1" if float(row["score"]) > 2 else "0"
-            # Two episodes are left for later.
-            writer.writerow({**row, "success": "" if row["episode"] in names[:2] else sure})
+    run = Path(train(config(recipe, *words), quiet=True)["run"])
     path = run / "config.yaml"
     path.write_text(path.read_text().replace("iterations: 3", "iterations: 5"))
-    again = resume(run, quiet=True)
-    (refresh,) = audit_of(run)["refreshes"]
-    assert refresh["episodes"] == len(names) - 2 == again["audit"]["labels"]
-    assert {one.label_source for one in EpisodeStore(run / "audit" / "labelled").summaries()} == {"person"}
+    return run
+
+
+def fill_in(run: Path, word: Callable[[dict[str, str]], str]) -> list[str]:
+    """Fills in what a person is asked for, row by row; returns the names of the episodes."""
+    path = run / "audit" / "to_label" / LIST
+    with path.open(newline="") as file:
+        asked = list(csv.DictReader(file))
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows({**row, "success": word(row)} for row in asked)
+    return sorted({row["episode"] for row in asked})
+
+
+def sure(row: dict[str, str]) -> str:
+    return "1" if float(row["score"]) > 2 else "0"
+
+
+def test_without_truth_it_waits_for_a_person_and_reads_what_one_has_filled_in(
+    untold: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert audit_of(untold)["alarms"][0]["reason"] == "out_of_range" and not audit_of(untold)["refreshes"]
+    said = [record.getMessage() for record in caplog.get_records("setup")]
+    assert any("Fill in the column success" in text for text in said)
+    assert any("It is refreshed now, with the labels that a person has given" in text for text in said)
+    names = fill_in(untold, lambda row: "")
+    # Two episodes are left for later, and of two others the pictures tell nothing.
+    words = {**dict.fromkeys(names[:2], ""), **dict.fromkeys(names[2:4], "?")}
+    fill_in(untold, lambda row: words.get(row["episode"], sure(row)))
+    again = resume(untold, quiet=True)
+    (refresh,) = audit_of(untold)["refreshes"]
+    assert refresh["episodes"] == len(names) - 4 == again["audit"]["labels"]
+    assert {one.label_source for one in EpisodeStore(untold / "audit" / "labelled").summaries()} == {"person"}
     assert again["steps"] == 5 * 128
+
+
+@pytest.mark.parametrize(
+    ("word", "message"), [("maybe", "stays as it is: .*success is 'maybe'"), ("?", "Fill in the column success")]
+)
+def test_a_list_that_tells_nothing_does_not_end_the_run(
+    untold: Path, caplog: pytest.LogCaptureFixture, word: str, message: str
+) -> None:
+    caplog.clear()
+    fill_in(untold, lambda row: word)
+    again = resume(untold, quiet=True)
+    assert again["steps"] == 5 * 128 and again["audit"]["labels"] == 0 and again["audit"]["version"] == 1
+    assert re.search(message, caplog.text)
+    fill_in(untold, sure)  # It still waits for labels.
+    assert resume(untold, quiet=True)["audit"]["version"] == 2
 
 
 def test_the_threshold_lets_few_of_the_labelled_failures_through_and_costs_no_more_successes_than_that() -> None:
@@ -239,10 +294,17 @@ def test_a_refreshed_model_that_is_gone_or_another_one_is_an_error(recipe: Path)
 
 def test_without_an_audit_a_resumed_run_keeps_the_refreshed_model(recipe: Path) -> None:
     result = train(config(recipe, REFRESH), quiet=True)
-    path = Path(result["run"]) / "config.yaml"
-    path.write_text(path.read_text().replace("iterations: 6", "iterations: 7"))
-    words = ["reward.audit.enabled=false", "reward.audit.on_alarm=warn"]
-    assert resume(Path(result["run"]), words, quiet=True)["reward_model"] == result["reward_model"]
+    run = Path(result["run"])
+    path, off = run / "config.yaml", ["reward.audit.enabled=false", "reward.audit.on_alarm=warn"]
+    # Off, off still, so that the checkpoint knows of no audit, and on again.
+    for iterations, words in ((6, off), (7, off), (8, ["reward.audit.enabled=true"])):
+        path.write_text(path.read_text().replace(f"iterations: {iterations}", f"iterations: {iterations + 1}"))
+        again = resume(run, words, quiet=True)
+        assert again["reward_model"] == result["reward_model"]
+        for name in ("latest.pt", "best.pt"):
+            assert torch.load(run / "checkpoints" / name)["trainer"]["version"] == 2
+        assert evaluate(run, quiet=True)["eval"] == again["test"]
+    assert again["audit"]["version"] == 2
 
 
 def test_a_folder_that_cannot_be_written_does_not_end_the_run(

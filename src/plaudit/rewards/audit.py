@@ -221,7 +221,10 @@ class Audit(RewardListener):
         """Puts back what `state_dict` gave."""
         self.episodes = together(state["episodes"])[-self.settings.window :]
         self._silent = int(state["silent"])
-        if len(state["ended"]) == len(self.ended):  # Else there are other envs now, which begin anew.
-            self.running, self.ended = together(state["running"]), state["ended"].copy()
-            if self.followed is not None and state["followed"] is not None:
-                self.followed.load_state_dict(state["followed"])
+        if len(state["ended"]) != len(self.ended):
+            # Other envs, which begin anew; but no episode is to have the number that another had before.
+            self.ended[:] = state["ended"].max(initial=0)
+            return
+        self.running, self.ended = together(state["running"]), state["ended"].copy()
+        if self.followed is not None and state["followed"] is not None:
+            self.followed.load_state_dict(state["followed"])

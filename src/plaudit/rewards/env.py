@@ -23,7 +23,8 @@ from plaudit.rewards.watch import RewardListener, RewardMeter, Seen, Shown
 logger = logging.getLogger("plaudit")
 
 _MODES: tuple[FrameMode, ...] = ("none", "terminal", "always")
-_KEY = "learned_reward"
+KEY = "learned_reward"
+"""Of what an env with learned rewards adds to the state of the env in it."""
 
 WAITING = 64 * 2**20
 """Bytes of frames that wait to be scored together, at most: 5,400 pictures of 64 by 64."""
@@ -59,11 +60,13 @@ class _Taken:
 
 @dataclass(frozen=True, eq=False)
 class _Waiting:
-    """Frames of one step that are not scored, or not shown, yet, and the envs, int64 (n,), that they are of."""
+    """Frames of one step that are not scored, or not shown, yet, and the envs, int64 (n,), that they are of. `last`
+    where they are the last ones of episodes."""
 
     taken: _Taken
     rows: torch.Tensor
     frames: Frames
+    last: bool
 
     @property
     def size(self) -> int:
@@ -85,19 +88,19 @@ class RewardedEnv(EnvWrapper):
         env: The env; see `check_cameras`.
         manager: The model, and what its word is worth.
         listeners: Who is told of every step that has got its reward.
-
-    Attributes:
-        version: Of the model: 1, and another one once `swap` has put another in its place.
+        version: Of the model in this run; `swap` puts another in its place.
     """
 
-    def __init__(self, env: VecEnv, manager: RewardManager, listeners: Sequence[RewardListener] = ()) -> None:
+    def __init__(
+        self, env: VecEnv, manager: RewardManager, listeners: Sequence[RewardListener] = (), *, version: int = 1
+    ) -> None:
         if manager.settings.terminate_on_success and not env.can_restart:
             raise EnvError(
                 f"reward.terminate_on_success: {type(env).__name__} cannot begin episodes on request, so that the "
                 "model's verdict cannot end any. Set it to false, or write VecEnv.restart."
             )
         super().__init__(env)
-        self.manager, self.listeners, self.version = manager, list(listeners), 1
+        self.manager, self.listeners, self.version = manager, list(listeners), version
         self.memory = manager.begin(env.num_envs)
         self.age = np.zeros(env.num_envs, np.int64)
         self.meter = RewardMeter(manager.settings)
@@ -170,13 +173,13 @@ class RewardedEnv(EnvWrapper):
         taken = _Taken(step.done, step.reward, step.success, step.looks_done, state, scores)
         self._steps.append(taken)
         if step.final_frames is not None:
-            self._wait(_Waiting(taken, step.ended, self._ours(step.final_frames)))
+            self._wait(_Waiting(taken, step.ended, self._ours(step.final_frames), last=True))
         drawn: Frames = {}
         running = self._asked(step.done)
         if len(running):
             with self.meter.timed("render_frames"):
                 drawn = self._now(step, running)
-            self._wait(_Waiting(taken, running, self._ours(drawn)))
+            self._wait(_Waiting(taken, running, self._ours(drawn), last=False))
         if sum(part.size for part in self._waiting) > WAITING:
             with self.meter.timed("compute_model_rewards"):
                 self._score()
@@ -188,9 +191,9 @@ class RewardedEnv(EnvWrapper):
         followed = self._followed[part.rows]
         if bool(followed.any()):
             frames = {camera: pixels[followed] for camera, pixels in part.frames.items()}
-            self._kept.append(_Waiting(part.taken, part.rows[followed], frames))
-            if sum(one.size for one in self._kept) > SHOWN:
-                self._kept = self._kept[1::2]  # Fewer instants of all of them, rather than none of the later ones.
+            self._kept.append(replace(part, rows=part.rows[followed], frames=frames))
+            while sum(one.size for one in self._kept) > SHOWN:
+                self._kept = _thinned(self._kept)
 
     def _asked(self, done: torch.Tensor) -> torch.Tensor:
         """The envs whose episodes go on and of which the model is asked now, int64 (n,); counts their steps."""
@@ -312,16 +315,17 @@ class RewardedEnv(EnvWrapper):
         self.env.request_frames(max(mode, "terminal", key=_MODES.index))
 
     def state_dict(self) -> dict[str, Any]:
-        ours = {**self.memory._asdict(), "age": self.age, "artifact": self.manager.artifact.id}
-        return {**self.env.state_dict(), _KEY: ours}
+        about = {"artifact": self.manager.artifact.id, "version": self.version}
+        ours = {**self.memory._asdict(), "age": self.age, **about}
+        return {**self.env.state_dict(), KEY: ours}
 
     def load_state_dict(self, state: dict[str, Any]) -> Obs:
         self._forget()
         self.memory = self.manager.begin(self.num_envs)
-        kept = state.get(_KEY)
+        kept = state.get(KEY)
         if kept is not None:
             self._remember(kept)
-        return self.env.load_state_dict({key: value for key, value in state.items() if key != _KEY})
+        return self.env.load_state_dict({key: value for key, value in state.items() if key != KEY})
 
     def _remember(self, kept: dict[str, Any]) -> None:
         """Takes up what `state_dict` kept, if it is of the same rule."""
@@ -360,6 +364,16 @@ def _told(parts: Sequence[torch.Tensor | None]) -> Bools | None:
     """What the env said at each of T steps, (T, N); `None` where it did not say it at all of them."""
     said = [part for part in parts if part is not None]
     return _stack(said) if len(said) == len(parts) else None
+
+
+def _thinned(parts: Sequence[_Waiting]) -> list[_Waiting]:
+    """Fewer instants of all episodes, rather than none of the later ones. How they ended goes only where that alone
+    takes up most of the room.
+    """
+    last, others = ([part for part in parts if part.last == wanted] for wanted in (True, False))
+    dropped = others[::2] if sum(part.size for part in last) <= SHOWN // 2 else [*others[::2], *last[::2]]
+    gone = {id(part) for part in dropped}
+    return [part for part in parts if id(part) not in gone]
 
 
 def _merged(one: dict[str, torch.Tensor] | None, other: dict[str, torch.Tensor], chosen: torch.Tensor) -> Obs:

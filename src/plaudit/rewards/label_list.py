@@ -35,24 +35,70 @@ WORDS = {
 Row = dict[str, str]
 
 
-def ask_for_labels(folder: Path, episodes: Sequence[Watched]) -> int:
-    """Adds episodes to the list in a folder, as far as there is room, and returns how many are in it.
+def ask_for_labels(folder: Path, episodes: Sequence[Watched], *, anew: bool = False) -> int:
+    """Adds episodes to the list in a folder, as far as there is room, and returns how many are in it. Half of the room
+    is kept for those that the model calls a success.
 
     Args:
         folder: Where to.
         episodes: The most telling ones first.
+        anew: Whether they may take the place of older ones for which nobody has filled in anything.
     """
-    rows = _read(folder) if (folder / LIST).exists() else []
-    there = {row["episode"] for row in rows}
-    new = [one for one in episodes if one.id not in there][: max(0, MOST - len(there))]
-    for one in new:
-        rows += _write_pictures(folder, one)
-    if new:
-        with whole_file(folder / LIST) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, COLUMNS)
-            writer.writeheader()
-            writer.writerows(rows)
-    return len(there) + len(new)
+    there = _by_episode(_read(folder)) if (folder / LIST).exists() else {}
+    untouched = [name for name, rows in there.items() if anew and not _touched(rows)]
+    room = _Room()
+    for name, rows in there.items():
+        if name not in untouched:
+            room.take(_claimed(rows))
+    new = [one for one in episodes if one.id not in there and room.take(one.claimed)]
+    if not new:
+        return len(there)
+    # Their pictures stay, since somebody may be looking at them with an older list at hand.
+    dropped = {name for name in untouched[::-1] if not room.take(_claimed(there[name]))}
+    added = {one.id: _write_pictures(folder, one) for one in new}
+    # Pictures take time to write, and somebody may have filled in something meanwhile.
+    there = _by_episode(_read(folder)) if (folder / LIST).exists() else {}
+    there = {name: rows for name, rows in there.items() if name not in dropped or _touched(rows)} | added
+    with whole_file(folder / LIST) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        every = [row for rows in there.values() for row in rows]
+        # A column of notes that a person has added stays.
+        names = dict.fromkeys([*COLUMNS, *(name for row in every for name in row if name)])
+        writer = csv.DictWriter(file, list(names), restval="", extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(every)
+    return len(there)
+
+
+class _Room:
+    """Room in a list, half of it for what the model calls a success alone."""
+
+    def __init__(self) -> None:
+        self.left, self.for_others = MOST, MOST // 2
+
+    def take(self, claimed: bool) -> bool:
+        """Takes the room of one episode; returns whether there was any."""
+        if self.left <= 0 or (not claimed and self.for_others <= 0):
+            return False
+        self.left -= 1
+        self.for_others -= not claimed
+        return True
+
+
+def _by_episode(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row["episode"], []).append(row)
+    return groups
+
+
+def _touched(rows: Sequence[Row]) -> bool:
+    """Whether somebody has filled in any of an episode's rows."""
+    return any(row["success"].strip() for row in rows)
+
+
+def _claimed(rows: Sequence[Row]) -> bool:
+    """Whether the model called any of an episode's rows a success."""
+    return any(row["verdict"] == "success" for row in rows)
 
 
 def read_labels(folder: str | Path) -> list[Episode]:

@@ -136,8 +136,8 @@ class Tally:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Shares, for the log; what cannot be measured is left out. `fooled` is of what the model called a success,
-        `missed` of what was one when it was asked, the others are of all episodes or frames.
+        """Shares, for the log; what cannot be measured is left out. `fooled` and `early` are of what the model called a
+        success, `missed` of what was one when it was asked, the others are of all episodes or frames.
         """
         seen = self.agreed_success + self.early + self.missed
         shares = {
@@ -145,6 +145,7 @@ class Tally:
             "claimed": (self.claimed, self.episodes),
             "true_success": (self.true, self.told),
             "fooled": (self.fooled, self.claims),
+            "early": (self.early, self.claims),
             "missed": (self.missed, seen),
             "out_of_range": (self.outside, self.frames),
         }

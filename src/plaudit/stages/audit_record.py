@@ -19,8 +19,8 @@ from plaudit.rewards.followed import Followed, Watched
 from plaudit.rewards.tally import Tally
 from plaudit.stages.report_parts import AUDIT
 
-HEAD = ("", "model", "called a success", "success in truth", "agreement", "fooled", "missed", "out of range")
-SHOWN = ("claimed", "true_success", "agreement", "fooled", "missed", "out_of_range")
+HEAD = ("", "model", "called a success", "success in truth", "agreement", "fooled", "early", "missed", "out of range")
+SHOWN = ("claimed", "true_success", "agreement", "fooled", "early", "missed", "out_of_range")
 """Shares in the table, in the order of its columns."""
 
 MOST_ROWS = 20

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from plaudit.config.schema import Config
+from plaudit.episodes.episode import UNKNOWN
 from plaudit.errors import CheckpointError, DataError, OutputError, PlauditError
 from plaudit.rewards.audit import Alarm, Audit
-from plaudit.rewards.env import RewardedEnv
+from plaudit.rewards.env import KEY, RewardedEnv
 from plaudit.rewards.followed import Followed, Watched
 from plaudit.rewards.label_list import LIST, ask_for_labels, read_labels
 from plaudit.rewards.pipeline import RewardManager
@@ -82,8 +83,9 @@ class Auditing(Listener):
         self.audit = Audit(env.num_envs, self.keys, env.headline, reference, followed=followed)
         quota = shares(config.runtime.eval_episodes, eval_env.num_envs).numpy()
         self.of_eval = Audit(eval_env.num_envs, self.keys, env.headline, reference, quota=quota)
-        self.env = RewardedEnv(env, manager, [self.audit])
-        self.eval_env = RewardedEnv(eval_env, manager, [self.of_eval])
+        version = version_of(manager.artifact, folder)
+        self.env = RewardedEnv(env, manager, [self.audit], version=version)
+        self.eval_env = RewardedEnv(eval_env, manager, [self.of_eval], version=version)
         self.followed, self.record = followed, AuditRecord(folder, self.keys)
         self.labelled: list[str] = []
         self.stopped = self._waits = self._said_spent = self._said_unwritten = False
@@ -112,20 +114,22 @@ class Auditing(Listener):
     def _raise(self, step: int, alarm: Alarm) -> None:
         """Tells of an alarm, and does what is to be done."""
         self.record.alarm(step, self.env.version, alarm)
-        self._write()
+        self._write(alarmed=True)
+        whose = "labels of the truth" if alarm.tally.told else "the labels that a person has given"
         means = {
-            "warn": f"Look at {self._where(alarm.tally)}. {WAYS_OUT}",
-            "stop": f"Training ends here (reward.audit.on_alarm=stop). Look at {self._where(alarm.tally)}. {WAYS_OUT}",
-            "refresh": "It is refreshed now, with labels of the truth (reward.audit.on_alarm=refresh).",
+            "warn": f"{self._where(alarm.tally)}{WAYS_OUT}",
+            "stop": f"Training ends here (reward.audit.on_alarm=stop). {self._where(alarm.tally)}{WAYS_OUT}",
+            "refresh": f"It is refreshed now, with {whose} (reward.audit.on_alarm=refresh).",
         }
         logger.warning("audit, step %s: %s. %s", f"{step:,}", alarm.message, means[self.keys.on_alarm])
         self.stopped = self.keys.on_alarm == "stop"
         if self.refresher is not None:
             self._refresh(step)
 
-    def _where(self, tally: Tally) -> Path:
-        """Where there are pictures of what was seen."""
-        return self.place / "to_label" if not tally.told else self.record.sheet
+    def _where(self, tally: Tally) -> str:
+        """Tells of the pictures of what was seen, if there are any: scores may be out of range without a mistake."""
+        path = self.record.sheet if tally.told else self.place / "to_label"
+        return f"Look at {path}. " if path.exists() else ""
 
     def _refresh(self, step: int) -> None:
         """Labels, fits, and puts the new model in the old one's place."""
@@ -141,23 +145,25 @@ class Auditing(Listener):
                 )
             self._said_spent = True
             return
-        episodes = self._labels(step, left)
-        if not episodes:
-            return
-        self.labelled += [episode.id for episode in episodes]
         try:
+            episodes = self._labels(step, left)
+            if not episodes:
+                return
             with preserved_rng():  # What the policy draws is not to depend on it.
                 self._fit(step, episodes)
         except PlauditError as error:
             logger.warning("audit: the model could not be refreshed, and stays as it is: %s", error)
             self.record.failed(step, str(error))
+            self.followed.clear()  # They have had their try; the next one is to learn from others too.
 
     def _labels(self, step: int, left: int) -> list[Episode]:
         """Episodes with labels, `left` at most: the truth's, or where there is none those that a person has given."""
-        fooled = [one for one in self.followed.worst() if one.labelled]
-        others = [one for one in self.followed.telling() if one.labelled]
-        if not fooled and not others:
+        if not self.audit.tally.told:
             return self._labels_of_a_person(left)
+        fooled, others = (
+            [one for one in some if one.labelled and one.id not in self.labelled]
+            for some in (self.followed.worst(), self.followed.telling())
+        )
         fooled = fooled[: max((left + 1) // 2, left - len(others))]
         others = others[: min(left - len(fooled), max(len(fooled), FEW_OTHERS))]
         meta = {
@@ -170,8 +176,10 @@ class Auditing(Listener):
 
     def _labels_of_a_person(self, left: int) -> list[Episode]:
         folder = self.place / "to_label"
+        self._waits = True  # Also where the list cannot be read: whoever mends it resumes the run.
         done = read_labels(folder) if (folder / LIST).exists() else []
-        new = [episode for episode in done if episode.id not in self.labelled][:left]
+        told = [episode for episode in done if (episode.labels != UNKNOWN).any()]  # A row of ? teaches nothing.
+        new = [episode for episode in told if episode.id not in self.labelled][:left]
         self._waits = not new
         if self._waits:
             logger.warning(
@@ -189,6 +197,7 @@ class Auditing(Listener):
         started, old, version = time.perf_counter(), self.env.manager, self.env.version + 1
         store = EpisodeStore.create(self.place / "labelled")
         store.add(episodes)
+        self.labelled += [episode.id for episode in episodes]  # They are spent once they are there to learn from.
         self.record.pictures_of(self.env.version, self.followed.worst())
         ids, path = [episode.id for episode in episodes], self.place / f"reward_v{version}"
         manager = self._manager(self.refresher.fit(old.artifact, store, self.labelled, path))
@@ -242,12 +251,16 @@ class Auditing(Listener):
             env.swap(manager, version)
             audit.renew(reference)
 
-    def _write(self) -> None:
-        """All that is for people: the record, pictures of the worst, and what wants labels. It is not worth a run."""
+    def _write(self, *, alarmed: bool = False) -> None:
+        """All that is for people: the record, pictures of the worst, and what wants labels. It is not worth a run.
+
+        Args:
+            alarmed: What raised an alarm is to be labelled before what nobody has looked at until then.
+        """
         tally = self.audit.tally
         try:
             if tally.episodes and not tally.told:
-                ask_for_labels(self.place / "to_label", self._to_label())
+                ask_for_labels(self.place / "to_label", self._to_label(), anew=alarmed)
             self.record.write(self.env.version, tally, self.followed, len(self.labelled))
         except (OutputError, DataError) as error:
             if not self._said_unwritten:
@@ -286,34 +299,39 @@ class Auditing(Listener):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if state["version"] != self.env.version:
-            self._swap(self._manager(load_version(self.place.parent, state)), int(state["version"]))
         self.audit.load_state_dict(state["audit"])
         self.labelled = list(state["labelled"])
         self._waits, self._said_spent = bool(state["waits"]), bool(state["said_spent"])
         self.record.load_state_dict(state["record"])
 
 
-def load_version(run: Path, state: Mapping[str, Any]) -> RewardArtifact:
-    """The refreshed reward model that a checkpoint was saved with; what is missing or another one is an error."""
-    from plaudit.rewards.artifact import RewardArtifact
+def version_of(artifact: RewardArtifact, run: Path) -> int:
+    """Of a reward model in a run: 1 unless it was refreshed there."""
+    path = Path(artifact.path or "").resolve()
+    return int(path.name.removeprefix("reward_v")) if path.parent == (run / PLACE).resolve() else 1
 
-    path = run / PLACE / f"reward_v{state['version']}"
+
+def reward_at(checkpoint: Path) -> RewardArtifact | None:
+    """The refreshed reward model that a checkpoint was saved with; `None` where that was the first one. What is missing
+    or another one is an error.
+    """
+    from plaudit.rewards.artifact import RewardArtifact
+    from plaudit.rl.checkpoint import load
+
+    content = load(checkpoint)
+    # Without an audit the env knows it, and where the env's state was not saved the last evaluation does.
+    places = [content.get("listeners", {}).get(Auditing.__name__), (content.get("env") or {}).get(KEY)]
+    state = next((one for one in places if one is not None), content.get("trainer", {}))
+    if state.get("version", 1) == 1:
+        return None
+    path = run_folder(checkpoint) / PLACE / f"reward_v{state['version']}"
     artifact = RewardArtifact.load(path)
-    if artifact.id != state["artifact"]:
+    if artifact.id != state.get("artifact", artifact.id):
         raise CheckpointError(
             f"the reward model '{path}' is not the one that the checkpoint was saved with: {artifact.id} and "
             f"{state['artifact']}. Put it back, or start the run anew."
         )
     return artifact
-
-
-def reward_at(checkpoint: Path) -> RewardArtifact | None:
-    """The refreshed reward model that a checkpoint was saved with; `None` where that was the first one."""
-    from plaudit.rl.checkpoint import load
-
-    state = load(checkpoint).get("listeners", {}).get(Auditing.__name__)
-    return None if state is None or state["version"] == 1 else load_version(run_folder(checkpoint), state)
 
 
 def _chosen(config: Config, num_envs: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

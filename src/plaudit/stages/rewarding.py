@@ -135,9 +135,11 @@ class Rewarding:
     ) -> tuple[VecEnv, VecEnv, Auditing | None]:
         """The envs with the model's rewards, and who audits them, if anybody is to."""
         from plaudit.rewards.env import RewardedEnv
-        from plaudit.stages.auditing import Auditing
+        from plaudit.stages.auditing import Auditing, version_of
 
         if not config.reward.audit.enabled:
-            return RewardedEnv(env, self.manager), RewardedEnv(eval_env, self.manager), None
+            version = version_of(self.manager.artifact, run.path)
+            both = (RewardedEnv(one, self.manager, version=version) for one in (env, eval_env))
+            return next(both), next(both), None
         auditing = Auditing(config, env, eval_env, self.manager, run.path, self.refresher)
         return auditing.env, auditing.eval_env, auditing

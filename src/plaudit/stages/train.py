@@ -91,8 +91,7 @@ def _train(
     if config.runtime.use_wandb and importlib.util.find_spec("wandb") is None:
         raise MissingDependencyError("runtime.use_wandb needs Weights & Biases: pip install 'plaudit[wandb]'.")
     device = set_up(config)
-    # An audit finds what became of the model in the run by itself; without one that is the model now.
-    artifact = load_reward(config, None if config.reward.audit.enabled else checkpoint)
+    artifact = load_reward(config, checkpoint)
     with ExitStack() as stack:
         env, eval_env = (build_envs_for(config, use, device, stack, artifact) for use in ("train", "eval"))
         policy, algorithm = build_learner(config, env, device)
