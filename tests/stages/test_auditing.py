@@ -18,17 +18,6 @@ from plaudit.rewards.label_list import LIST, read_labels
 from plaudit.stages import evaluate, report, resume, train
 
 
-@pytest.fixture(autouse=True)
-def _no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing a run's curves takes longer than the run."""
-    monkeypatch.setattr("plaudit.report.curves.plot_curves", lambda *arguments: None)
-
-
-@pytest.fixture
-def recipe(tmp_path: Path) -> Path:
-    return prepare(tmp_path)
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The result of a run that was never stopped; tests may read it and no more."""

@@ -34,17 +34,6 @@ class Killed(BaseException):
     """Nobody catches it."""
 
 
-@pytest.fixture(autouse=True)
-def _no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing a run's curves takes longer than the run."""
-    monkeypatch.setattr("plaudit.report.curves.plot_curves", lambda *arguments: None)
-
-
-@pytest.fixture
-def recipe(tmp_path: Path) -> Path:
-    return prepare(tmp_path)
-
-
 def audit_of(run: str | Path) -> dict[str, Any]:
     content: dict[str, Any] = json.loads((Path(run) / "audit.json").read_text())
     return content
