@@ -144,13 +144,23 @@ def test_an_alarm_just_below_and_just_above_the_bound(fooled: int, alarms: bool)
     audit = Audit(1, AuditConfig())
     audit.on_judged(ended((1, False), count=fooled))
     audit.on_judged(ended((1, True), count=20 - fooled))
-    audit.on_judged(ended((-1, False), count=100))
+    audit.on_judged(ended((-1, False), count=5))
     alarm = audit.check()
     assert (alarm is not None) is alarms
     if alarm is not None:
         assert alarm.reason == "fooled"
         assert "of 20 episodes that it called a success, 11 never were one (55%" in alarm.message
-        assert "in the last 120 training episodes, of which 8% were successes in truth" in alarm.message
+        assert "in the last 25 training episodes, of which 36% were successes in truth" in alarm.message
+
+
+@pytest.mark.parametrize(("fooled", "alarms"), [(64, False), (65, True)])
+def test_no_alarm_while_the_model_is_seldom_fooled(fooled: int, alarms: bool) -> None:
+    # All that it calls a success is none, but only the 95 % bounds of 65 in 256 begin above 20 %.
+    assert (rate_bounds(fooled, 256)[0] > 0.2) is alarms
+    audit = Audit(1, AuditConfig())
+    audit.on_judged(ended((1, False), count=fooled))
+    audit.on_judged(ended((-1, False), count=256 - fooled))
+    assert (audit.check() is not None) is alarms
 
 
 def test_too_few_claims_raise_no_alarm() -> None:
