@@ -32,7 +32,7 @@ def test_a_stage_has_the_common_keys_and_over_them_its_own(recipe: Path) -> None
     plan = load_plan(recipe)
     assert plan.episodes == 12 and plan.train.runtime.seed == plan.fit.runtime.seed == 3
     assert (plan.collect.runtime.iterations, plan.train.runtime.iterations) == (5, 7)
-    assert plan.fit.reward.training.num_epochs == 2 and plan.train.reward.training.num_epochs is None
+    assert plan.fit.reward.training.num_epochs == plan.train.reward.training.num_epochs == 2  # For a refresh.
     assert plan.train.reward.reward_mode == "terminal" and plan.collect.reward.reward_mode == "per_step"
     assert plan.collect.reward.collect_data and not plan.collect.reward.use_reward_model
     assert plan.train.reward.use_reward_model and not plan.train.reward.collect_data
@@ -65,6 +65,10 @@ def test_any_recipe_will_do() -> None:
         ("run: {train: {algorithm: {cfg: {batch_size: 10000}}}}", "mine.yaml, run.train: algorithm.cfg.batch_size"),
         ("run: {fit: {reward: {training: {data: {path: x}}}}}", "mine.yaml, run.fit: reward.training.data.path: 'x'"),
         ("run: {train: {reward: {use_reward_model: false}}}", "plaudit run itself connects its stages by this key"),
+        (
+            "run: {train: {reward: {training: {optim: {lr: 1}}}}}",
+            "run.train: reward.training.optim.lr: 1.0: a run refreshes",
+        ),
         ("run: {train: {runtime: {seed: '${nothing}'}}}", "mine.yaml, run.train: runtime.seed"),
     ],
 )
@@ -72,6 +76,16 @@ def test_what_cannot_work_is_refused(recipe: Path, change: str, message: str) ->
     recipe.write_text(f"defaults: [push_cube, _self_]\n{change}\n")
     with pytest.raises(ConfigError, match=message.replace("[", r"\[")):
         load_plan(recipe)
+
+
+def test_a_refresh_is_set_up_where_the_fit_is(recipe: Path) -> None:
+    with pytest.raises(
+        ConfigError, match="command line: reward.training.max_steps: 5: a run refreshes its reward model"
+    ):
+        load_plan(recipe, ["run.train.reward.training.max_steps=5"])
+    for key in ("run.fit.reward.training.max_steps=5", "reward.training.max_steps=5"):
+        plan = load_plan(recipe, [key])
+        assert plan.train.reward.training == plan.fit.reward.training and plan.fit.reward.training.max_steps == 5
 
 
 def test_the_quickstart_explores_as_the_recipes_for_rare_rewards_do() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from plaudit.config.files import compose, display_name, merge, nest
 from plaudit.config.load import check_config, check_fit_config, interpolated, named_files
 from plaudit.config.overrides import apply_overrides
 from plaudit.config.schema import Config, FitConfig, RunConfig
-from plaudit.config.sources import Sources, leaves
+from plaudit.config.sources import COMMAND_LINE, Sources, leaves
 
 DECIDED: dict[str, dict[str, Any]] = {
     "collect": {
@@ -87,12 +87,26 @@ def load_plan(
         own = [words[1] for text in overrides if (words := _of_stage(text)) and words[0] == stage]
         return _stage_tree(stage, tree, getattr(keys, stage), [*shared, *own], sources)
 
+    fit = check_fit_config(*read("fit"), registries, prepare)
+    train, known = read("train")
     return Plan(
         collect=check_config(*read("collect"), registries, prepare),
-        fit=check_fit_config(*read("fit"), registries, prepare),
-        train=check_config(*read("train"), registries, prepare),
+        fit=fit,
+        train=_fitted_alike(check_config(train, known, registries, prepare), fit, known),
         episodes=keys.episodes,
     )
+
+
+def _fitted_alike(train: Config, fit: FitConfig, sources: Sources) -> Config:
+    """A training that fits its reward model further, where it has to, as it was fitted before."""
+    before = dict(leaves(to_dict(fit.reward.training)))
+    for key, value in leaves(to_dict(train.reward.training)):
+        source = sources.of(f"reward.training.{key}")
+        if before.get(key) != value and (source == COMMAND_LINE or source.endswith("run.train")):
+            raise Where(f"reward.training.{key}", sources).error(
+                f"{value!r}: a run refreshes its reward model with the settings of its fit; set run.fit instead."
+            )
+    return replace(train, reward=replace(train.reward, training=fit.reward.training))
 
 
 def has_stages(recipe: str | Path) -> bool:
