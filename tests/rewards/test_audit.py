@@ -153,13 +153,23 @@ def test_an_alarm_just_below_and_just_above_the_bound(fooled: int, alarms: bool)
         assert "in the last 25 training episodes, of which 36% were successes in truth" in alarm.message
 
 
-@pytest.mark.parametrize(("fooled", "alarms"), [(64, False), (65, True)])
-def test_no_alarm_while_the_model_is_seldom_fooled(fooled: int, alarms: bool) -> None:
-    # All that it calls a success is none, but only the 95 % bounds of 65 in 256 begin above 20 %.
-    assert (rate_bounds(fooled, 256)[0] > 0.2) is alarms
+@pytest.mark.parametrize(("fooled", "alarms"), [(118, False), (119, True)])
+def test_while_few_episodes_are_claimed_only_hacking_in_most_of_them_counts(fooled: int, alarms: bool) -> None:
+    # All that it calls a success is none, but only the 95 % bounds of 119 in 256 begin above 40 %.
+    assert (rate_bounds(fooled, 256)[0] > 0.4) is alarms
     audit = Audit(1, AuditConfig())
     audit.on_judged(ended((1, False), count=fooled))
     audit.on_judged(ended((-1, False), count=256 - fooled))
+    assert (audit.check() is not None) is alarms
+
+
+@pytest.mark.parametrize(("claimed", "alarms"), [(69, False), (70, True)])
+def test_once_most_episodes_are_claimed_their_share_counts(claimed: int, alarms: bool) -> None:
+    # 32 are few of 100 episodes, but too many of 70 that are called a success.
+    audit = Audit(1, AuditConfig())
+    audit.on_judged(ended((1, False), count=32))
+    audit.on_judged(ended((1, True), count=claimed - 32))
+    audit.on_judged(ended((-1, False), count=100 - claimed))
     assert (audit.check() is not None) is alarms
 
 

@@ -166,9 +166,11 @@ class Audit(RewardListener):
         if tally.claims < keys.min_claims or tally.fooled <= keys.max_fooled * tally.claims:
             return None
         low, high = rate_bounds(tally.fooled, tally.claims)
-        # While successes are rare a good model's few mistakes are most of what it claims: only what the policy does
-        # often is hacking.
-        if low <= keys.max_fooled or rate_bounds(tally.fooled, tally.told)[0] <= keys.max_fooled_episodes:
+        # While successes are rare even a good model's mistakes are most of what it claims, and training gets over it:
+        # then only what most episodes do is hacking.
+        settled = tally.claims >= keys.min_claimed * tally.told
+        often = rate_bounds(tally.fooled, tally.told)[0] > keys.max_fooled_episodes
+        if low <= keys.max_fooled or not (settled or often):
             return None
         message = (
             f"the reward model is being fooled: of {tally.claims} episodes that it called a success, {tally.fooled} "
