@@ -80,7 +80,7 @@ def test_what_cannot_work_is_refused(recipe: Path, change: str, message: str) ->
 
 def test_a_refresh_is_set_up_where_the_fit_is(recipe: Path) -> None:
     with pytest.raises(
-        ConfigError, match="command line: reward.training.max_steps: 5: a run refreshes its reward model"
+        ConfigError, match=r"command line: reward\.training\.max_steps: 5: a run refreshes its reward model"
     ):
         load_plan(recipe, ["run.train.reward.training.max_steps=5"])
     for key in ("run.fit.reward.training.max_steps=5", "reward.training.max_steps=5"):
