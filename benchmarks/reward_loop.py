@@ -3,7 +3,7 @@
 The model is the one that `plaudit fit` makes by default, with the weights it starts from and a threshold that it does
 not reach: what it says costs the same as if it were fitted, and episodes are as long on every side. `per step, ends
 episodes` scores after every env step, the others a rollout at a time. Seed 000 expects 10 to 50 ms a step, on a GPU of
-its own.
+its own. The audit that every run has is off, but for the side that names it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from measure import Row, Stopwatch, main, paired_ratio, say, take_turns
@@ -21,11 +22,14 @@ from plaudit.compute import claim_threads
 from plaudit.config.schema import RewardConfig, RuntimeConfig
 from plaudit.envs.registry import build_env
 from plaudit.rewards.artifact import RewardArtifact
+from plaudit.rewards.audit import Audit
 from plaudit.rewards.config import DEFAULT_MODEL
 from plaudit.rewards.env import RewardedEnv
+from plaudit.rewards.followed import Followed
 from plaudit.rewards.model import build_reward_model
 from plaudit.rewards.pipeline import RewardManager
 from plaudit.rl import Listener, Trainer, build_algo, build_policy
+from plaudit.stages.auditing import FOLLOWED
 
 NUM_ENVS, STEPS = 256, 16
 UNREACHED = 0.9999
@@ -37,6 +41,7 @@ SIDES: dict[str, dict[str, Any] | None] = {
     "terminal": {"reward_mode": "terminal"},
     "per step": {"reward_mode": "per_step"},
     "every fourth step": {"reward_mode": "per_step", "reward_interval": 4},
+    "every fourth step, audited": {"reward_mode": "per_step", "reward_interval": 4},
     "per step, ends episodes": {"reward_mode": "per_step", "terminate_on_success": True},
 }
 
@@ -59,15 +64,17 @@ class Side:
     Args:
         artifact: The model.
         settings: What its word is worth; `None` for the env's own reward.
+        audited: Whether it is watched.
     """
 
-    def __init__(self, artifact: RewardArtifact, settings: dict[str, Any] | None) -> None:
+    def __init__(self, artifact: RewardArtifact, settings: dict[str, Any] | None, audited: bool) -> None:
         config = stages.load("push_cube")
         self.bare = build_env("PushCube", {"num_envs": NUM_ENVS, "cameras": ["base_camera"]})
         env = self.bare
         if settings is not None:
             keys = RewardConfig(reward_threshold=UNREACHED, **settings)
-            env = RewardedEnv(env, RewardManager(artifact, keys))
+            audit = Audit(NUM_ENVS, keys.audit, followed=Followed(np.arange(FOLLOWED)))
+            env = RewardedEnv(env, RewardManager(artifact, keys), [audit] if audited else [])
         policy = build_policy(config.policy, env.observation_space, env.action_space, torch.device("cpu"))
         algorithm = build_algo("ppo", config.algorithm.cfg, policy)
         self.costs = Costs()
@@ -90,7 +97,7 @@ def benchmark(quick: bool) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         model = build_reward_model({**DEFAULT_MODEL, "image_keys": ["base_camera"]}).eval()
         artifact = RewardArtifact.create(Path(folder) / "model", model)
-        sides = {name: Side(artifact, settings) for name, settings in SIDES.items()}
+        sides = {name: Side(artifact, settings, "audited" in name) for name, settings in SIDES.items()}
         for side in sides.values():
             side.run(1)
         rounds, iterations = (3, 2) if quick else (5, 6)
