@@ -100,6 +100,11 @@ def test_how_long_it_is(splits: dict[str, Split], keys: dict[str, int | None], s
     assert fit.val_interval == (fit.sampler.steps_per_epoch if keys["num_epochs"] else often)
 
 
+def test_a_second_camera_takes_half_of_the_steps(splits: dict[str, Split]) -> None:
+    model = small_model(image_keys=["base_camera", "wrist_camera"])
+    assert small_fit(splits, model, num_epochs=None).total_steps == DEFAULT_STEPS // 2
+
+
 def test_the_model_ends_with_the_best_weights(splits: dict[str, Split]) -> None:
     diary = Diary()
     fit = small_fit(splits, num_epochs=4, best_metric="roc_auc", more={"listeners": [diary]})

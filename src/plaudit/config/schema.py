@@ -313,7 +313,7 @@ class TrainingConfig:
     training_processes: int | None = None  # How many with ddp and fsdp; null: one for each GPU, else 2.
     gpu_id: int = 0  # Which GPU, where there is one and runtime.cuda is true; with ddp and fsdp each has its own.
     precision: Literal["f32", "bf16"] = "f32"  # Of the network's arithmetic; bf16 only where this machine has it.
-    num_epochs: int | None = None  # Passes over the training frames, at most; null: as many as 2,000 steps take.
+    num_epochs: int | None = None  # Passes over the training frames, at most; null: 2,000 steps, shared by the cameras.
     max_steps: int | None = None  # Batches, at most; null for no other limit than num_epochs.
     max_seconds: float | None = None  # Seconds, at most; such a fit cannot be repeated exactly.
     global_batch_size: int = 64  # Frames in a step.

@@ -24,12 +24,13 @@ from plaudit.rewards.learning import Learner, Seen
 from plaudit.rewards.listener import Listener
 from plaudit.rewards.model import RewardModel
 from plaudit.rewards.parallel import Alone, Ranks
-from plaudit.rewards.pretrained import load_weights
+from plaudit.vision.pretrained import load_weights
 from plaudit.rewards.sampling import BatchSampler, class_weights, step_random
 from plaudit.rewards.scoring import score
 
 DEFAULT_STEPS = 2000
-"""Steps of a fit that names no other length: a minute or so for the default model on two cores."""
+"""Steps of a fit that names no other length, divided among its cameras: a minute or so for the default model on two
+cores, since a step with two pictures takes twice as long."""
 
 VALIDATIONS = 2
 """How often a fit is validated that says neither how long it is in epochs nor how often: each takes seconds."""
@@ -122,7 +123,8 @@ class Fit:
                 "Raise reward.training.global_batch_size, or take fewer processes."
             )
         epochs, most = settings.num_epochs, settings.max_steps
-        steps = DEFAULT_STEPS if epochs is None else epochs * self.sampler.steps_per_epoch
+        plain = DEFAULT_STEPS // max(1, len(model.cameras))
+        steps = plain if epochs is None else epochs * self.sampler.steps_per_epoch
         self.total_steps = most if most is not None and (epochs is None or most < steps) else steps
         often = self.sampler.steps_per_epoch if epochs is not None else math.ceil(self.total_steps / VALIDATIONS)
         self.val_interval = settings.val_check_interval or often
