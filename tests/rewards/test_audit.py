@@ -13,7 +13,7 @@ from score_samples import make_scores
 
 from plaudit.config.schema import AuditConfig
 from plaudit.episodes.episode import FAILURE, SUCCESS, UNKNOWN
-from plaudit.rewards import env as module
+from plaudit.rewards import gathering as module
 from plaudit.rewards.audit import Audit
 from plaudit.rewards.bounds import rate_bounds
 from plaudit.rewards.env import RewardedEnv
@@ -362,7 +362,7 @@ def test_pictures_that_wait_to_be_shown_are_bounded(monkeypatch: pytest.MonkeyPa
     env.reset(0)
     for _ in range(40):
         env.step(torch.zeros(2, 1))
-        assert len(env._kept) <= 10
+        assert len(env._gathered._kept) <= 10
     env.settle()
     (kept,) = [*followed.fooled, *followed.others]
     assert instants(kept)[-1] == 40 and instants(kept)[0] <= 20  # Of the whole episode, not of its beginning.
@@ -381,7 +381,7 @@ def test_how_episodes_end_is_shown_however_few_pictures_there_is_room_for(
     inner.clock[1] = 3  # So that at each end the other env goes on.
     for _ in range(9):
         env.step(torch.zeros(2, 1))
-        assert sum(part.size for part in env._kept) <= module.SHOWN
+        assert sum(part.size for part in env._gathered._kept) <= module.SHOWN
     env.settle()
     ends = {(kept.env, kept.number): instants(kept)[-1] for kept in (*followed.fooled, *followed.others)}
     assert ends == {(0, 0): 6, (1, 0): 3, (1, 1): 6}

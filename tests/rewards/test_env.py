@@ -11,7 +11,7 @@ from learned_samples import Broken, Slider, brightness, manager, pictures
 
 from plaudit.envs.base import Frames, Step
 from plaudit.errors import CheckpointError, DataError, EnvError
-from plaudit.rewards import env as module
+from plaudit.rewards import gathering as module
 from plaudit.rewards.env import RewardedEnv, check_cameras
 from plaudit.rewards.watch import RewardListener, Seen
 
@@ -96,7 +96,7 @@ def test_frames_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     most = 0
     for _ in range(9):
         env.step(RIGHT)
-        most = max(most, sum(len(part.rows) for part in env._waiting))
+        most = max(most, sum(len(part.rows) for part in env._gathered._waiting))
     assert most == 6
     settled = env.settle()
     assert settled is not None and settled.reward.shape == (9, 3)

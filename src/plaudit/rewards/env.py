@@ -13,24 +13,18 @@ from numpy.typing import NDArray
 
 from plaudit.envs.base import FrameMode, Frames, Obs, Step, VecEnv
 from plaudit.envs.wrapping import EnvWrapper
-from plaudit.errors import DataError, EnvError
+from plaudit.errors import EnvError
 from plaudit.rewards.artifact import RewardArtifact
-from plaudit.rewards.intake import take_in
+from plaudit.rewards.gathering import Gathering, Taken, Waiting
 from plaudit.rewards.pipeline import Judged, RewardManager
 from plaudit.rewards.steps import Bools, Memory, asked
-from plaudit.rewards.watch import RewardListener, RewardMeter, Seen, Shown
+from plaudit.rewards.watch import RewardListener, RewardMeter, Seen
 
 logger = logging.getLogger("plaudit")
 
 _MODES: tuple[FrameMode, ...] = ("none", "terminal", "always")
 KEY = "learned_reward"
 """Of what an env with learned rewards adds to the state of the env in it."""
-
-WAITING = 64 * 2**20
-"""Bytes of frames that wait to be scored together, at most: 5,400 pictures of 64 by 64."""
-
-SHOWN = 64 * 2**20
-"""Bytes of frames that wait to be shown to listeners, at most."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,34 +38,6 @@ class Settled:
 
     reward: torch.Tensor
     verdict: torch.Tensor
-
-
-@dataclass(frozen=True, eq=False)
-class _Taken:
-    """What the rewards of one step of all envs depend on; `scores` (N, 2) are filled in when they are known."""
-
-    done: torch.Tensor
-    reward: torch.Tensor
-    success: torch.Tensor | None
-    looks_done: torch.Tensor | None
-    state: torch.Tensor | None
-    scores: NDArray[np.float32]
-
-
-@dataclass(frozen=True, eq=False)
-class _Waiting:
-    """Frames of one step that are not scored, or not shown, yet, and the envs, int64 (n,), that they are of. `last`
-    where they are the last ones of episodes."""
-
-    taken: _Taken
-    rows: torch.Tensor
-    frames: Frames
-    last: bool
-
-    @property
-    def size(self) -> int:
-        """In bytes."""
-        return sum(pixels.nbytes for pixels in self.frames.values())
 
 
 class RewardedEnv(EnvWrapper):
@@ -105,12 +71,10 @@ class RewardedEnv(EnvWrapper):
         self.age = np.zeros(env.num_envs, np.int64)
         self.meter = RewardMeter(manager.settings)
         self._deferred = False
-        self._steps: list[_Taken] = []
-        self._waiting: list[_Waiting] = []
-        self._followed = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
+        followed = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
         for listener in listeners:
-            self._followed[torch.from_numpy(listener.follows).to(env.device)] = True
-        self._kept: list[_Waiting] = []
+            followed[torch.from_numpy(listener.follows).to(env.device)] = True
+        self._gathered = Gathering(followed)
         self.request_frames(self.frame_mode)
 
     def swap(self, manager: RewardManager, version: int) -> None:
@@ -118,7 +82,7 @@ class RewardedEnv(EnvWrapper):
 
         What counts for a hold or a hysteresis begins anew, since it was the other model's word.
         """
-        assert not self._steps, "the rewards of the steps so far are not settled"
+        assert not self._gathered.steps, "the rewards of the steps so far are not settled"
         self.manager, self.version = manager, version
         self.memory = manager.begin(self.num_envs)
 
@@ -129,7 +93,7 @@ class RewardedEnv(EnvWrapper):
 
     def settle(self) -> Settled | None:
         """The rewards of the steps since the last time, or `None` where each step had its own."""
-        if not self._deferred or not self._steps:
+        if not self._deferred or not self._gathered.steps:
             return None
         judged = self._judge()
         return Settled(*(torch.from_numpy(part).to(self.device) for part in (judged.reward, judged.verdict)))
@@ -143,7 +107,7 @@ class RewardedEnv(EnvWrapper):
         return {name: value for listener in self.listeners for name, value in listener.report().items()}
 
     def reset(self, seed: int | None = None) -> tuple[Obs, dict[str, Any]]:
-        self._forget()
+        self._gathered.clear()
         for listener in self.listeners:
             listener.on_reset()
         self.memory = self.manager.begin(self.num_envs)
@@ -170,30 +134,20 @@ class RewardedEnv(EnvWrapper):
         """Keeps what a step's rewards depend on; returns the envs that go on and are asked of, and their frames."""
         state = self._state(step) if self.manager.guards else None
         scores = np.full((self.num_envs, 2), np.nan, np.float32)
-        taken = _Taken(step.done, step.reward, step.success, step.looks_done, state, scores)
-        self._steps.append(taken)
+        gathered, taken = self._gathered, Taken(step.done, step.reward, step.success, step.looks_done, state, scores)
+        gathered.steps.append(taken)
         if step.final_frames is not None:
-            self._wait(_Waiting(taken, step.ended, self._ours(step.final_frames), last=True))
+            gathered.add(Waiting(taken, step.ended, self._ours(step.final_frames), last=True))
         drawn: Frames = {}
         running = self._asked(step.done)
         if len(running):
             with self.meter.timed("render_frames"):
                 drawn = self._now(step, running)
-            self._wait(_Waiting(taken, running, self._ours(drawn), last=False))
-        if sum(part.size for part in self._waiting) > WAITING:
+            gathered.add(Waiting(taken, running, self._ours(drawn), last=False))
+        if gathered.full:
             with self.meter.timed("compute_model_rewards"):
-                self._score()
+                gathered.score(self.manager)
         return running, drawn
-
-    def _wait(self, part: _Waiting) -> None:
-        """Frames wait to be scored, and those of envs that somebody follows, as copies, to be shown."""
-        self._waiting.append(part)
-        followed = self._followed[part.rows]
-        if bool(followed.any()):
-            frames = {camera: pixels[followed] for camera, pixels in part.frames.items()}
-            self._kept.append(replace(part, rows=part.rows[followed], frames=frames))
-            while sum(one.size for one in self._kept) > SHOWN:
-                self._kept = _thinned(self._kept)
 
     def _asked(self, done: torch.Tensor) -> torch.Tensor:
         """The envs whose episodes go on and of which the model is asked now, int64 (n,); counts their steps."""
@@ -213,28 +167,11 @@ class RewardedEnv(EnvWrapper):
     def _ours(self, frames: Frames) -> Frames:
         return {camera: frames[camera] for camera in self.manager.artifact.cameras}
 
-    def _score(self) -> None:
-        """Scores all frames that wait, together."""
-        if not self._waiting:
-            return
-        cameras = self.manager.artifact.cameras
-        frames = {camera: torch.cat([part.frames[camera] for part in self._waiting]) for camera in cameras}
-        try:
-            found = self.manager.score(frames)
-        except DataError as error:
-            raise DataError(f"{_whose(frames, self._waiting)}the frames cannot be scored: {error}") from error
-        start = 0
-        for part in self._waiting:
-            rows = part.rows.cpu().numpy()
-            part.taken.scores[rows] = found[start : start + len(rows)]
-            start += len(rows)
-        self._waiting = []
-
     def _judge(self) -> Judged:
         """The rewards of all steps that were taken since the last time."""
-        steps = self._steps
+        steps = self._gathered.steps
         with self.meter.timed("compute_model_rewards"):
-            self._score()
+            self._gathered.score(self.manager)
             scores = np.stack([step.scores for step in steps])
             done, env_reward = _stack([step.done for step in steps]), _stack([step.reward for step in steps])
             states = [step.state for step in steps if step.state is not None]
@@ -244,23 +181,11 @@ class RewardedEnv(EnvWrapper):
         if self.manager.settings.terminate_on_success:
             done = done | judged.verdict
         success, looks_done = (_told([getattr(step, name) for step in steps]) for name in ("success", "looks_done"))
-        seen = Seen(judged, scores, done, env_reward, success, looks_done, self._shown())
+        seen = Seen(judged, scores, done, env_reward, success, looks_done, self._gathered.shown(self.manager))
         for listener in (self.meter, *self.listeners):
             listener.on_judged(seen)
-        self._forget()
+        self._gathered.clear()
         return judged
-
-    def _shown(self) -> list[Shown]:
-        """The pictures of the envs that somebody follows."""
-        numbers, artifact = {id(step): number for number, step in enumerate(self._steps)}, self.manager.artifact
-        return [
-            Shown(
-                numbers[id(part.taken)],
-                part.rows.cpu().numpy(),
-                take_in(part.frames, artifact.cameras, artifact.image_size),
-            )
-            for part in self._kept
-        ]
 
     def _state(self, step: Step) -> torch.Tensor:
         """`state` of the states that a step's actions led to, (N, d)."""
@@ -306,10 +231,6 @@ class RewardedEnv(EnvWrapper):
         self.age[rows.cpu().numpy()] = 0
         return step
 
-    def _forget(self) -> None:
-        """Begins to gather steps anew."""
-        self._steps, self._waiting, self._kept = [], [], []
-
     def request_frames(self, mode: FrameMode) -> None:
         self.frame_mode = mode
         self.env.request_frames(max(mode, "terminal", key=_MODES.index))
@@ -320,7 +241,7 @@ class RewardedEnv(EnvWrapper):
         return {**self.env.state_dict(), KEY: ours}
 
     def load_state_dict(self, state: dict[str, Any]) -> Obs:
-        self._forget()
+        self._gathered.clear()
         self.memory = self.manager.begin(self.num_envs)
         kept = state.get(KEY)
         if kept is not None:
@@ -366,16 +287,6 @@ def _told(parts: Sequence[torch.Tensor | None]) -> Bools | None:
     return _stack(said) if len(said) == len(parts) else None
 
 
-def _thinned(parts: Sequence[_Waiting]) -> list[_Waiting]:
-    """Fewer instants of all episodes, rather than none of the later ones. How they ended goes only where that alone
-    takes up most of the room.
-    """
-    last, others = ([part for part in parts if part.last == wanted] for wanted in (True, False))
-    dropped = others[::2] if sum(part.size for part in last) <= SHOWN // 2 else [*others[::2], *last[::2]]
-    gone = {id(part) for part in dropped}
-    return [part for part in parts if id(part) not in gone]
-
-
 def _merged(one: dict[str, torch.Tensor] | None, other: dict[str, torch.Tensor], chosen: torch.Tensor) -> Obs:
     """Rows of `other` where `chosen`, bool (k,), says so, and of `one` elsewhere, each in its own order."""
     if one is None:
@@ -391,12 +302,3 @@ def _cleared(part: Bools, rows: NDArray[np.int64]) -> Bools:
     kept = part.copy()
     kept[rows] = False
     return kept
-
-
-def _whose(frames: Frames, waiting: Sequence[_Waiting]) -> str:
-    """The env and camera whose frame is broken, where that can be told."""
-    rows = torch.cat([part.rows for part in waiting])
-    for camera, pixels in frames.items():
-        if pixels.is_floating_point() and bool((bad := ~torch.isfinite(pixels).flatten(1).all(1)).any()):
-            return f"env {int(rows[bad][0])}, camera '{camera}': "
-    return ""
