@@ -153,10 +153,10 @@ def test_an_alarm_just_below_and_just_above_the_bound(fooled: int, alarms: bool)
         assert "in the last 25 training episodes, of which 36% were successes in truth" in alarm.message
 
 
-@pytest.mark.parametrize(("fooled", "alarms"), [(118, False), (119, True)])
-def test_while_few_episodes_are_claimed_only_hacking_in_most_of_them_counts(fooled: int, alarms: bool) -> None:
-    # All that it calls a success is none, but only the 95 % bounds of 119 in 256 begin above 40 %.
-    assert (rate_bounds(fooled, 256)[0] > 0.4) is alarms
+@pytest.mark.parametrize(("fooled", "alarms"), [(91, False), (92, True)])
+def test_while_few_episodes_are_claimed_only_hacking_in_many_of_all_counts(fooled: int, alarms: bool) -> None:
+    # All that it calls a success is none, but only the 95 % bounds of 92 in 256 begin above 30 %.
+    assert (rate_bounds(fooled, 256)[0] > 0.3) is alarms
     audit = Audit(1, AuditConfig())
     audit.on_judged(ended((1, False), count=fooled))
     audit.on_judged(ended((-1, False), count=256 - fooled))

@@ -28,7 +28,7 @@ reward:
   use_reward_model: true
   backend: torch
   training: {augment: {enabled: false}, optim: {lr: 3e-3}, global_batch_size: 32}
-  audit: {window: 64, min_claims: 8, max_fooled_episodes: 0.05, refresh_steps: 20}
+  audit: {window: 64, min_claims: 8, min_claimed: 0.05, refresh_steps: 20}
 """
 
 

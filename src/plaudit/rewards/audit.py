@@ -163,15 +163,13 @@ class Audit(RewardListener):
 
     def _fooled(self, tally: Tally) -> Alarm | None:
         keys = self.settings
-        if tally.claims < keys.min_claims or tally.fooled <= keys.max_fooled * tally.claims:
+        # While successes are rare even a good model's mistakes are most of what it claims, and training gets over it:
+        # until it claims most episodes, those that fool it have to be many of all.
+        settled = tally.claims >= keys.min_claimed * tally.told
+        among = tally.claims if settled else tally.told
+        if tally.claims < keys.min_claims or rate_bounds(tally.fooled, among)[0] <= keys.max_fooled:
             return None
         low, high = rate_bounds(tally.fooled, tally.claims)
-        # While successes are rare even a good model's mistakes are most of what it claims, and training gets over it:
-        # then only what most episodes do is hacking.
-        settled = tally.claims >= keys.min_claimed * tally.told
-        often = rate_bounds(tally.fooled, tally.told)[0] > keys.max_fooled_episodes
-        if low <= keys.max_fooled or not (settled or often):
-            return None
         message = (
             f"the reward model is being fooled: of {tally.claims} episodes that it called a success, {tally.fooled} "
             f"never were one ({tally.fooled / tally.claims:.0%}; 95 % bounds {low:.0%} to {high:.0%}), in the last "
