@@ -58,3 +58,10 @@ def nearest(word: str, known: Iterable[str]) -> str:
     if close:
         return f" Did you mean '{close[0]}'?"
     return f" Known: {', '.join(words)}." if words else ""
+
+
+def listed(word: str, known: Iterable[str]) -> str:
+    """What there is, and then what was meant: "eye, render. Did you mean 'eye'?", or "none."."""
+    words = list(known)
+    close = difflib.get_close_matches(word, words, n=1, cutoff=0.5)
+    return f"{', '.join(words) or 'none'}.{f' Did you mean {close[0]!r}?' if close else ''}"

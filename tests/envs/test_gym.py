@@ -1,80 +1,71 @@
-"""The adapter for Gymnasium's envs, on small envs whose every number is known."""
+"""The adapter for Gymnasium's envs, on a small env whose every number is known."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from plaudit.envs import build_env
+from plaudit.envs import Step, build_env
+from plaudit.envs.config import GymConfig
 from plaudit.envs.gym import GymVecEnv
-from plaudit.envs.testing import check_env
-from plaudit.errors import ConfigError, EnvError, MissingDependencyError, RegistryError
-
-
-class Counter(gymnasium.Env[Any, Any]):
-    """Counts to `length`, then terminates; adds up its actions; a picture as bright as the count."""
-
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012  (Gymnasium's own spelling)
-
-    def __init__(self, render_mode: str | None = None, length: int = 3, success: str = "is_success") -> None:
-        self.render_mode, self.length, self.success = render_mode, length, success
-        box = gymnasium.spaces.Box
-        self.observation_space = gymnasium.spaces.Dict(
-            {
-                "z": box(-np.inf, np.inf, (2, 1), np.float64),
-                "a": box(0.0, 100.0, (1,), np.float64),
-                "eye": box(0, 255, (4, 5, 3), np.uint8),
-            }
-        )
-        self.action_space = box(-2.0, 2.0, (1,), np.float64)
-
-    def observe(self) -> dict[str, Any]:
-        return {
-            "z": np.array([[self.total], [self.start]]),
-            "a": np.array([float(self.count)]),
-            "eye": np.full((4, 5, 3), self.count, np.uint8),
-        }
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.count, self.total, self.start = 0, 0.0, float(self.np_random.random())
-        return self.observe(), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self.count += 1
-        self.total += float(action[0])
-        ended = self.count >= self.length
-        return self.observe(), 1.0, ended, False, {self.success: self.total > 3.0} if ended else {}
-
-    def render(self) -> Any:
-        return np.full((6, 8, 3), self.count, np.uint8)
+from plaudit.envs.testing import (
+    check_env,
+    check_episode_ends,
+    check_frames,
+    check_independence,
+    check_restart,
+    check_seeds,
+    check_spaces,
+    check_steps,
+)
+from plaudit.errors import ConfigError, EnvError, RegistryError
 
 
 @pytest.fixture(autouse=True)
-def register() -> Iterator[None]:
-    gymnasium.register("Counter-v0", entry_point=Counter)  # type: ignore[arg-type]
-    yield
-    del gymnasium.registry["Counter-v0"]
+def known(counter: Any) -> None:
+    """Every test may make a `Counter-v0`."""
 
 
-@pytest.mark.parametrize("vectorization", ["sync", "async"])
-def test_contract(vectorization: str) -> None:
-    check_env(lambda n: build_env("gym:Counter-v0", {"num_envs": n, "vectorization": vectorization}), independent=True)
+CFG = {"max_episode_steps": 4, "kwargs": {"limit": 2.0, "length": 9}}
+"""Episodes of three or four steps, by the actions."""
 
 
-def test_observations_are_joined_in_sorted_order() -> None:
+def test_contract() -> None:
+    check_env(lambda n: build_env("gym:Counter-v0", {"num_envs": n, **CFG}), independent=True)
+
+
+@pytest.mark.parametrize("check", [check_steps, check_seeds, check_episode_ends, check_frames, check_restart])
+def test_contract_in_processes(check: Any) -> None:
+    check(lambda n: build_env("gym:Counter-v0", {"num_envs": n, "vectorization": "async", **CFG}))
+
+
+def test_contract_of_rendered_frames() -> None:
+    cfg = {"cameras": ["eye", "render"], "max_episode_steps": 4}
+    check_env(lambda n: build_env("gym:Counter-v0", {"num_envs": n, **cfg}), independent=True)
+
+
+def test_observations() -> None:
     env = build_env("gym:Counter-v0", {"num_envs": 2})
     obs, _ = env.reset(seed=0)
     step = env.step(torch.tensor([[0.5], [1.5]]))
     assert set(obs) == {"state", "eye"} and obs["eye"].shape == (2, 4, 5, 3)
     assert step.obs["state"][:, :2].tolist() == [[1.0, 0.5], [1.0, 1.5]]  # a, then z.
     assert torch.equal(step.obs["state"][:, 2], obs["state"][:, 2])
-    assert env.observation_space["state"].shape == (3,)
+
+
+def test_how_an_env_is_read_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "plaudit"):
+        for _ in range(2):
+            build_env("gym:Counter-v0", {"num_envs": 1, "state_keys": ["z"], "cameras": ["render", "eye"]})
+    assert [record.getMessage() for record in caplog.records] == ["gym:Counter-v0: state is z 2; cameras: render, eye."]
 
 
 def test_actions_are_clipped_to_the_envs_own_range() -> None:
@@ -84,7 +75,7 @@ def test_actions_are_clipped_to_the_envs_own_range() -> None:
 
 
 def test_end_of_an_episode() -> None:
-    env = build_env("gym:Counter-v0", {"num_envs": 2})
+    env = build_env("gym:Counter-v0", {"num_envs": 2, "cameras": ["eye", "render"]})
     env.request_frames("always")
     env.reset(seed=0)
     for _ in range(2):
@@ -95,25 +86,20 @@ def test_end_of_an_episode() -> None:
     assert step.success is not None and step.success.tolist() == [True, False]
     assert step.final_obs is not None and step.final_obs["state"][:, :2].tolist() == [[3.0, 6.0], [3.0, 1.5]]
     assert step.obs["state"][:, :2].tolist() == [[0.0, 0.0], [0.0, 0.0]]
-    # The last picture of the old episode and the first of the new one.
-    assert step.final_frames is not None and bool((step.final_frames["render"] == 3).all())
-    assert step.frames is not None and bool((step.frames["render"] == 0).all())
+    # The last picture of the old episode and the first of the new one, whether it is drawn or observed.
+    assert step.final_frames is not None and step.frames is not None
+    for camera in ("eye", "render"):
+        assert bool((step.final_frames[camera] == 3).all()) and bool((step.frames[camera] == 0).all())
 
 
-def test_success_is_known_from_then_on() -> None:
-    env = build_env("gym:Counter-v0", {"num_envs": 1, "kwargs": {"length": 1}})
-    env.reset(seed=0)
-    assert env.step(torch.zeros(1, 1)).success is not None
+def test_success_of_another_name() -> None:
     env = build_env("gym:Counter-v0", {"num_envs": 1, "success_key": "won", "kwargs": {"success": "won", "length": 2}})
     env.reset(seed=0)
     first, second = (env.step(torch.full((1, 1), 2.0)).success for _ in range(2))
     assert first is not None and second is not None and (first.item(), second.item()) == (False, True)
-
-
-def test_success_key_that_never_comes() -> None:
     env = build_env("gym:Counter-v0", {"num_envs": 1, "success_key": "is_sucess", "kwargs": {"length": 1}})
     env.reset(seed=0)
-    with pytest.raises(EnvError, match=r"success_key 'is_sucess'.*Did you mean 'is_success'"):
+    with pytest.raises(EnvError, match="Did you mean 'is_success'"):
         env.step(torch.zeros(1, 1))
 
 
@@ -139,23 +125,11 @@ def test_pendulum() -> None:
     assert torch.equal(obs["state"][1], torch.from_numpy(one.reset(seed=1)[0]))  # Env i is seeded with seed + i.
 
 
-@pytest.mark.parametrize(
-    ("env_id", "error", "message"),
-    [
-        ("gym:Pendulun-v1", RegistryError, "unknown Gymnasium env 'Pendulun-v1'. Did you mean 'Pendulum-v1'"),
-        ("gym:Xyzzyx", RegistryError, "pprint_registry"),
-        ("gym:no_such_module:Env-v0", MissingDependencyError, "no_such_module"),
-        ("gym:CartPole-v1", EnvError, "Discrete.*continuous"),
-    ],
-)
-def test_envs_that_cannot_be_used(env_id: str, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        build_env(env_id)
-
-
-def test_wrong_kwargs_are_named() -> None:
-    with pytest.raises(ConfigError, match="colour"):
-        build_env("gym:Pendulum-v1", {"kwargs": {"colour": "red"}})
+def test_discrete_actions_are_refused() -> None:
+    with pytest.raises(EnvError, match=r"Discrete.*continuous"):
+        build_env("gym:CartPole-v1")
+    with pytest.raises(RegistryError, match="Did you mean 'Pendulum-v1'"):
+        build_env("gym:Pendulun-v1")
 
 
 def test_step_before_reset() -> None:
@@ -163,8 +137,148 @@ def test_step_before_reset() -> None:
         GymVecEnv("Pendulum-v1").step(torch.zeros(8, 1))
 
 
-def test_pictures_alone() -> None:
-    class Picture(Counter):
+class TestCameras:
+    def test_what_is_observed_is_not_drawn(self, counter: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delattr(counter, "render")
+        env = build_env("gym:Counter-v0", {"num_envs": 2})
+        env.request_frames("always")
+        _, info = env.reset(seed=0)
+        step = env.step(torch.zeros(2, 1))
+        assert env.cameras == ("eye",) and set(info["frames"]) == {"eye"}
+        assert step.frames is not None and bool((step.frames["eye"] == 1).all())
+        assert env.render(torch.tensor([1]))["eye"].shape == (1, 4, 5, 3)
+
+    @pytest.mark.parametrize("vectorization", ["sync", "async"])
+    def test_only_what_is_asked_for_is_drawn(self, vectorization: str) -> None:
+        cfg = {"num_envs": 3, "cameras": ["render"], "vectorization": vectorization, "kwargs": {"limit": 1.0}}
+        env = build_env("gym:Counter-v0", cfg)
+        env.request_frames("terminal")
+        env.reset(seed=0)
+        step = env.step(torch.tensor([[0.0], [2.0], [0.0]]))
+        assert step.frames is None and step.final_frames is not None
+        assert step.final_frames["render"].shape == (1, 6, 8, 3) and bool((step.final_frames["render"] == 1).all())
+        env.close()
+
+    def test_several_pictures_of_one_render(self) -> None:
+        kwargs = {"views": 2}
+        env = build_env("gym:Counter-v0", {"num_envs": 1, "cameras": ["render.1"], "kwargs": kwargs})
+        env.reset(seed=0)
+        assert {name: int(pixels.max()) for name, pixels in env.render().items()} == {"render.1": 100}
+        for camera in ("render", "render.7"):
+            env = build_env("gym:Counter-v0", {"num_envs": 1, "cameras": [camera], "kwargs": kwargs})
+            env.reset(seed=0)
+            with pytest.raises(EnvError, match=rf"no camera '{camera}'.*2 pictures.*from render.0, render.1"):
+                env.render()
+
+    def test_a_camera_that_does_not_exist(self) -> None:
+        with pytest.raises(ConfigError, match=r"no camera 'ey'; it has eye, render. Did you mean 'eye'"):
+            build_env("gym:Counter-v0", {"cameras": ["ey"]})
+
+    def test_frames_are_scaled(self) -> None:
+        env = build_env("gym:Counter-v0", {"num_envs": 2, "cameras": ["eye", "render"], "camera_size": [3, 4]})
+        env.reset(seed=0)
+        assert {tuple(pixels.shape) for pixels in env.render().values()} == {(2, 3, 4, 3)}
+
+
+class TestExpert:
+    def test_acts_on_what_the_env_observes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        mine = SimpleNamespace(act=lambda obs: obs["a"] - 0.5)
+        monkeypatch.setitem(sys.modules, "mine_for_test", mine)
+        env = build_env("gym:Counter-v0", {"num_envs": 2, "expert": "mine_for_test:act"})
+        assert isinstance(env, GymVecEnv)
+        env.reset(seed=0)
+        assert env.expert_action().tolist() == [[-0.5], [-0.5]]
+        env.step(torch.zeros(2, 1))
+        assert env.expert_action().tolist() == [[0.5], [0.5]]
+
+    def test_an_env_without_one(self) -> None:
+        env = build_env("gym:Counter-v0")
+        assert isinstance(env, GymVecEnv)
+        with pytest.raises(ConfigError, match=r"gym:Counter-v0 has no expert. env.cfg.expert"):
+            env.expert_action()
+
+
+class Itself(VectorEnv[Any, Any, Any]):
+    """A vector env of its own kind around Gymnasium's, that says nothing of it but its mode."""
+
+    def __init__(self, counter: Any, num_envs: int, mode: Any, **kwargs: Any) -> None:
+        self.inner = SyncVectorEnv([lambda: counter(**kwargs)] * num_envs, autoreset_mode=mode)
+        self.num_envs, self.metadata = num_envs, self.inner.metadata
+        self.observation_space, self.action_space = self.inner.observation_space, self.inner.action_space
+        self.single_observation_space = self.inner.single_observation_space
+        self.single_action_space = self.inner.single_action_space
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        return self.inner.reset(seed=seed, options=options)
+
+    def step(self, actions: Any) -> Any:
+        return self.inner.step(actions)
+
+
+def play(env: GymVecEnv) -> Iterator[Step]:
+    """Episodes of three steps in one env and of two in the other."""
+    env.reset(seed=4)
+    for _ in range(9):
+        yield env.step(torch.tensor([[1.0], [1.5]]))
+
+
+class TestReadyMade:
+    @pytest.mark.parametrize("mode", list(AutoresetMode))
+    def test_every_mode_gives_the_same_steps(self, counter: Any, mode: AutoresetMode) -> None:
+        kwargs = {"length": 3, "limit": 2.5}
+        theirs = SyncVectorEnv([lambda: counter(**kwargs)] * 2, autoreset_mode=mode)
+        expected = GymVecEnv("Counter-v0", GymConfig(num_envs=2, kwargs=kwargs))
+        ends = 0
+        for ours, wanted in zip(play(GymVecEnv(theirs)), play(expected), strict=True):
+            ends += len(ours.ended)
+            assert torch.equal(ours.obs["state"], wanted.obs["state"])
+            assert torch.equal(ours.terminated, wanted.terminated) and torch.equal(ours.reward, wanted.reward)
+            assert (ours.success is None) == (wanted.success is None)
+            assert ours.success is None or torch.equal(ours.success, wanted.success)  # type: ignore[arg-type]
+            assert (ours.final_obs is None) == (wanted.final_obs is None)
+            assert ours.final_obs is None or torch.equal(ours.final_obs["state"], wanted.final_obs["state"])  # type: ignore[index]
+        assert ends == 7
+
+    @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
+    def test_contract(self, counter: Any, mode: AutoresetMode) -> None:
+        env = GymVecEnv(Itself(counter, 2, mode))
+        assert env.can_restart == (mode is AutoresetMode.DISABLED) and env.env_id == "Itself"
+        for check in (check_spaces, check_steps, check_seeds, check_restart, check_independence):
+            check(lambda n: GymVecEnv(Itself(counter, n, mode)))
+
+    def test_last_frames_of_one_that_resets_itself(self, counter: Any) -> None:
+        env = GymVecEnv(SyncVectorEnv([lambda: counter("rgb_array")], autoreset_mode=AutoresetMode.SAME_STEP))
+        env.request_frames("always")
+        env.reset(seed=0)
+        step = [env.step(torch.zeros(1, 1)) for _ in range(3)][-1]
+        assert step.final_frames is not None and int(step.final_frames["eye"].max()) == 3
+        assert env.cameras == ("eye",)  # What render() showed at the end is gone.
+
+    def test_next_step_of_another_kind_is_refused(self, counter: Any) -> None:
+        with pytest.raises(EnvError, match=r"NEXT_STEP.*SAME_STEP or DISABLED"):
+            GymVecEnv(Itself(counter, 2, AutoresetMode.NEXT_STEP))
+        silent = Itself(counter, 2, AutoresetMode.SAME_STEP)
+        silent.metadata = {}
+        with pytest.raises(EnvError, match="autoreset_mode"):
+            GymVecEnv(silent)
+
+    def test_by_id(self, counter: Any) -> None:
+        def make(num_envs: int, mode: str = "SameStep", **kwargs: Any) -> Itself:
+            return Itself(counter, 3 if mode == "Disabled" else num_envs, mode, **kwargs)
+
+        gymnasium.register("Own-v0", vector_entry_point=make)  # type: ignore[arg-type]
+        try:
+            check_steps(lambda n: build_env("gym:Own-v0", {"num_envs": n, "kwargs": {"length": 4}}))
+            with pytest.raises(ConfigError, match=r"is 3 envs.*num_envs=3"):
+                build_env("gym:Own-v0", {"num_envs": 2, "kwargs": {"mode": "Disabled"}})
+            with pytest.raises(ConfigError, match="gym:Counter-v0 has no vector_entry_point"):
+                build_env("gym:Counter-v0", {"vectorization": "vector_entry_point"})
+        finally:
+            gymnasium.registry.pop("Own-v0")
+
+
+def test_pictures_alone(counter: Any) -> None:
+    class Picture(counter):  # type: ignore[misc]
         def __init__(self, render_mode: str | None = None) -> None:
             super().__init__(render_mode)
             self.observation_space = gymnasium.spaces.Box(0, 255, (4, 5, 3), np.uint8)
@@ -174,9 +288,9 @@ def test_pictures_alone() -> None:
 
     gymnasium.register("Picture-v0", entry_point=lambda **kwargs: Picture(**kwargs))
     try:
-        check_env(lambda n: build_env("gym:Picture-v0", {"num_envs": n}))
+        check_env(lambda n: build_env("gym:Picture-v0", {"num_envs": n, "max_episode_steps": 5}))
         env = build_env("gym:Picture-v0", {"num_envs": 2})
-        assert env.cameras == ("render",) and env.fps == 10.0
+        assert env.cameras == ("image",) and env.fps == 10.0
         assert {name: tuple(value.shape) for name, value in env.reset(seed=0)[0].items()} == {"image": (2, 4, 5, 3)}
     finally:
-        del gymnasium.registry["Picture-v0"]
+        gymnasium.registry.pop("Picture-v0")

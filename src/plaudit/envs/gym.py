@@ -1,136 +1,153 @@
-"""Any Gymnasium env as a `VecEnv`: `gym:Pendulum-v1`."""
+"""Any Gymnasium env, or vector env, as a `VecEnv`: `gym:Pendulum-v1`."""
 
 from __future__ import annotations
 
-from functools import partial
+import functools
+import logging
+import re
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
-from gymnasium.envs.registration import EnvSpec, load_env_creator
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from numpy.typing import NDArray
 
 from plaudit.envs.base import FrameMode, Frames, Obs, Step, VecEnv
 from plaudit.envs.config import GymConfig
-from plaudit.envs.registry import find_spec
-from plaudit.errors import ConfigError, EnvError, MissingDependencyError, nearest
+from plaudit.envs.gym_experts import Expert
+from plaudit.envs.gym_ids import find_spec
+from plaudit.envs.gym_making import Vector, make_copies, make_ready, pictures
+from plaudit.envs.gym_obs import ObsReader, row, stack
+from plaudit.envs.gym_success import SuccessReader, batched
+from plaudit.envs.scaling import fit
+from plaudit.errors import ConfigError, EnvError, listed
+
+logger = logging.getLogger("plaudit")
 
 CAMERA = "render"
-"""Name of the camera that is the env's own `render()`."""
-
-SUCCESS_KEYS = ("success", "is_success")
-
-
-class ObsReader:
-    """Turns the observations of a Gymnasium env into ours.
-
-    Vectors (and any other numbers) are flattened and joined, in the sorted order of their names, into `state`. Pictures
-    (uint8 HxWx3) keep their name; one that is the whole observation is called `image`.
-    """
-
-    def __init__(self, space: gymnasium.Space[Any], env_id: str) -> None:
-        leaves = sorted(_leaves(space, (), env_id))
-        self.bare = not isinstance(space, gymnasium.spaces.Dict)
-        self.pictures = {
-            ".".join(path) or "image": path for path, box in leaves if box.dtype == np.uint8 and _is_picture(box)
-        }
-        self.vectors = [path for path, _ in leaves if path not in self.pictures.values()]
-        if self.vectors and "state" in self.pictures:
-            raise EnvError(f"gym:{env_id} has a picture called 'state', which is the name of our vector observation.")
-        boxes = dict(leaves)
-        spaces: dict[str, gymnasium.Space[Any]] = {name: boxes[path] for name, path in self.pictures.items()}
-        if self.vectors:
-            low = np.concatenate([boxes[path].low.reshape(-1).astype(np.float32) for path in self.vectors])
-            high = np.concatenate([boxes[path].high.reshape(-1).astype(np.float32) for path in self.vectors])
-            spaces["state"] = gymnasium.spaces.Box(low, high, dtype=np.float32)
-        self.space = gymnasium.spaces.Dict(spaces)
-
-    def __call__(self, obs: Any, device: torch.device) -> Obs:
-        """Batched numpy observations as new tensors."""
-        result = {name: torch.from_numpy(np.array(_at(obs, path))) for name, path in self.pictures.items()}
-        if self.vectors:
-            parts = [_at(obs, path) for path in self.vectors]
-            flat = [part.reshape(len(part), -1).astype(np.float32) for part in parts]
-            result["state"] = torch.from_numpy(np.concatenate(flat, axis=1))
-        return {name: value.to(device) for name, value in result.items()}
+"""Name of the camera that is the env's own `render()`; where that gives several pictures: `render.0`, `render.1` ..."""
 
 
 class GymVecEnv(VecEnv):
-    """Copies of one Gymnasium env, with true final observations and frames.
+    """Copies of one Gymnasium env, or a vector env that is made already, with true final observations and frames.
+
+    Pictures in the observations are cameras. Where there are none, `render()` is one, and nothing is drawn until frames
+    are asked for.
 
     Args:
-        env_id: Id in Gymnasium's registry; `module:Id` imports the module first.
+        env: Id in Gymnasium's registry (`module:Id` imports the module first), or a Gymnasium `VectorEnv`.
         cfg: How many, and what is passed on.
         device: Where the tensors go; the envs themselves run on the CPU.
     """
 
     cfg: GymConfig
-    can_restart = True
 
-    def __init__(self, env_id: str, cfg: GymConfig | None = None, device: torch.device | str = "cpu") -> None:
-        self.env_id = env_id
+    def __init__(self, env: str | Vector, cfg: GymConfig | None = None, device: torch.device | str = "cpu") -> None:
         self.cfg = cfg or GymConfig()
         self.device = torch.device(device)
-        self.num_envs = self.cfg.num_envs
-        spec = find_spec(env_id)
-        render_mode = self.cfg.kwargs.get("render_mode") or _render_mode(spec, self.cfg)
-        self.cameras = (CAMERA,) if render_mode == "rgb_array" else ()
-        self.frame_mode: FrameMode = "none"
-        self.envs = _make(spec, self.cfg, render_mode)
+        if isinstance(env, VectorEnv):
+            self.env_id, self.envs = env.spec.id if env.spec is not None else type(env.unwrapped).__name__, env
+            limit, ready = None if env.spec is None else env.spec.max_episode_steps, True
+        else:
+            spec = find_spec(env)
+            ready = self.cfg.vectorization == "vector_entry_point" or spec.entry_point is None
+            self.env_id, self.envs = env, (make_ready if ready else make_copies)(spec, self.cfg)
+            limit = self.cfg.max_episode_steps or spec.max_episode_steps
+        self._copies = not ready
+        try:
+            self._set_up(limit)
+        except Exception:
+            self.envs.close()
+            raise
+
+    def _set_up(self, limit: int | None) -> None:
+        """Everything that depends on what the envs are."""
+        self.num_envs, self.max_episode_steps = self.envs.num_envs, limit
         self.fps = float(self.envs.metadata.get("render_fps") or self.fps)
-        self.max_episode_steps = self.cfg.max_episode_steps or spec.max_episode_steps
-        self.reader = ObsReader(self.envs.single_observation_space, env_id)
+        self.action_space = _box_action(self.envs, self.env_id)
+        size = self.cfg.camera_size
+        self.reader = ObsReader(self.envs.single_observation_space, self.env_id, self.cfg.state_keys, size)
         self.observation_space = self.reader.space
-        self.action_space = _box_action(self.envs, env_id)
-        self._success_key = self.cfg.success_key
-        self._started = False
+        ours = isinstance(self.envs.unwrapped, (SyncVectorEnv, AsyncVectorEnv))
+        mode = _autoreset_mode(self.envs, self.env_id, ours)
+        self._resets_itself = mode is AutoresetMode.SAME_STEP
+        self.can_restart = ours or not self._resets_itself
+        renders = self.envs.render_mode == "rgb_array" and not self._resets_itself
+        self.cameras = _cameras(self.reader.pictures, renders, self.cfg.cameras, self.env_id)
+        self.frame_mode: FrameMode = "none"
+        self._success = SuccessReader(self.env_id, self.num_envs, self.cfg.success_key)
+        self._expert = Expert(self.cfg.expert, self.env_id) if self.cfg.expert is not None else None
+        self._raw: Any = None  # Of the last reset or step, as the envs gave it.
+        self._now: Obs = {}
+        _tell(_description(self.env_id, self.reader, self.cameras))
 
     def reset(self, seed: int | None = None) -> tuple[Obs, dict[str, Any]]:
-        obs, info = self.envs.reset(seed=seed)
-        self._started = True
-        self._success(info, ended=False)
-        return self.reader(obs, self.device), {"frames": self.render() if self.frame_mode == "always" else None}
+        self._raw, _ = self.envs.reset(seed=seed)
+        self._now = self.reader(self._raw, self.device)
+        everyone = range(self.num_envs)
+        frames = self._frames(self._now, everyone) if self.frame_mode == "always" else None
+        return dict(self._now), {"frames": frames}
 
     def step(self, action: torch.Tensor) -> Step:
         self.check_action(action)
-        if not self._started:
+        if self._raw is None:
             raise EnvError("step() was called before reset(); reset the env first.")
         space = self.action_space
         clipped = np.clip(action.detach().cpu().numpy(), space.low, space.high).astype(space.dtype)
-        obs, reward, terminated, truncated, info = self.envs.step(clipped)
+        self._raw, reward, terminated, truncated, info = self.envs.step(clipped)
+        terminated, truncated = np.asarray(terminated, bool), np.asarray(truncated, bool)
         done = terminated | truncated
+        last = batched(info.get("final_info", {})) if self._resets_itself else None
+        success = self._success(info, last, done)
         step = Step(
-            obs=self.reader(obs, self.device),
+            obs=self.reader(self._raw, self.device),
             reward=self._tensor(reward, np.float32),
             terminated=self._tensor(terminated, np.bool_),
             truncated=self._tensor(truncated & ~terminated, np.bool_),
-            success=self._success(info, ended=bool(done.any())),
+            success=None if success is None else self._tensor(success, np.bool_),
         )
         if done.any():
-            self._restart(step, done)
+            self._end(step, info, done)
+        self._now = dict(step.obs)
         if self.frame_mode == "always":
-            step.frames = self.render()
+            step.frames = self._frames(step.obs, range(self.num_envs))
         return step
 
-    def _restart(self, step: Step, done: np.ndarray[Any, Any]) -> None:
-        """Keeps the last observations and frames of the envs that ended, and begins their next episodes."""
-        ended = step.ended
-        step.final_obs = {name: value[ended] for name, value in step.obs.items()}
+    def _end(self, step: Step, info: dict[str, Any], done: NDArray[np.bool_]) -> None:
+        """Keeps the last observations and frames of the envs that ended, whose next episodes begin."""
+        rows = np.flatnonzero(done).tolist()
+        if self._resets_itself:
+            step.final_obs = self.reader(_final(info, rows, self.env_id), self.device)
+        else:
+            step.final_obs = {name: value[step.ended] for name, value in step.obs.items()}
         if self.frame_mode != "none":
-            step.final_frames = self.render(ended)
-        step.obs = self._begin(done)
+            step.final_frames = self._frames(step.final_obs, rows)
+        if not self._resets_itself:
+            step.obs = self._begin(done)
 
     def restart(self, ids: torch.Tensor) -> Obs:
+        if not self.can_restart:
+            return super().restart(ids)
         chosen = np.zeros(self.num_envs, bool)
         chosen[ids.cpu().numpy()] = True
-        obs = self._begin(chosen)
-        return {name: value[ids] for name, value in obs.items()}
+        self._now = self._begin(chosen)
+        return {name: value[ids] for name, value in self._now.items()}
 
-    def _begin(self, chosen: np.ndarray[Any, Any]) -> Obs:
+    def _begin(self, chosen: NDArray[np.bool_]) -> Obs:
         """Begins new episodes in some envs, bool (num_envs,), and returns the observations of all."""
-        obs, _ = self.envs.reset(options={"reset_mask": chosen})
-        return self.reader(obs, self.device)
+        self._raw, _ = self.envs.reset(options={"reset_mask": chosen})
+        return self.reader(self._raw, self.device)
+
+    def expert_action(self) -> torch.Tensor:
+        """What the scripted policy of `cfg.expert` would do now, float32 (num_envs, action_dim)."""
+        if self._expert is None:
+            raise ConfigError(
+                f"gym:{self.env_id} has no expert. env.cfg.expert names one, as module:attribute: a function from an "
+                "observation of one env to an action, or a class whose get_action is one."
+            )
+        return self._tensor(self._expert(self._raw, self.num_envs, self.action_space), np.float32)
 
     def request_frames(self, mode: FrameMode) -> None:
         if mode != "none" and not self.cameras:
@@ -140,16 +157,38 @@ class GymVecEnv(VecEnv):
     def render(self, ids: torch.Tensor | None = None) -> Frames:
         if not self.cameras:
             return super().render(ids)
-        rows = range(self.num_envs) if ids is None else ids.tolist()
-        try:
-            if isinstance(self.envs, SyncVectorEnv):
-                pictures: list[Any] = [self.envs.envs[i].render() for i in rows]
-            else:
-                everyone = self.envs.call("render")
-                pictures = [everyone[i] for i in rows]
-        except gymnasium.error.DependencyNotInstalled as error:
-            raise MissingDependencyError(f"gym:{self.env_id} cannot be rendered: {error}") from error
-        return {CAMERA: self._tensor(np.stack(pictures), np.uint8)}
+        rows = list(range(self.num_envs)) if ids is None else ids.tolist()
+        return self._frames({name: value[rows] for name, value in self._now.items()}, rows)
+
+    def _frames(self, obs: Obs, rows: Sequence[int]) -> Frames:
+        """Pictures of the envs `rows`, whose observations are the rows of `obs`: what is seen there is not drawn."""
+        drawn: dict[str, NDArray[np.uint8]] = {}
+        if any(camera not in self.reader.pictures for camera in self.cameras):
+            drawn = self._draw(rows)
+        for camera in self.cameras:
+            if camera not in drawn and camera not in self.reader.pictures:
+                raise EnvError(
+                    f"gym:{self.env_id} has no camera '{camera}': its render() gives {len(drawn)} pictures. Choose "
+                    f"with env.cfg.cameras from {', '.join(drawn)}."
+                )
+        return {
+            camera: self._tensor(drawn[camera], np.uint8) if camera in drawn else obs[camera] for camera in self.cameras
+        }
+
+    def _draw(self, rows: Sequence[int]) -> dict[str, NDArray[np.uint8]]:
+        """What `render()` gives of some envs, by camera."""
+        if self._copies:
+            everyone: Any = self.envs.call("draw", list(rows))  # type: ignore[attr-defined]  # Both kinds have it.
+        else:
+            rendered = self.envs.render()
+            if rendered is None:
+                raise EnvError(f"gym:{self.env_id}: render() of the vector env gave nothing.")
+            everyone = [pictures(one, self.env_id) for one in rendered]
+        found = [everyone[index] for index in rows]
+        names = [CAMERA] if len(found[0]) == 1 else [f"{CAMERA}.{index}" for index in range(len(found[0]))]
+        return {
+            name: np.stack([fit(one[index], self.cfg.camera_size) for one in found]) for index, name in enumerate(names)
+        }
 
     def close(self) -> None:
         self.envs.close()
@@ -157,60 +196,64 @@ class GymVecEnv(VecEnv):
     def _tensor(self, array: Any, dtype: Any) -> torch.Tensor:
         return torch.from_numpy(np.array(array, dtype=dtype)).to(self.device)
 
-    def _success(self, info: dict[str, Any], ended: bool) -> torch.Tensor | None:
-        """Bool (num_envs,) from `info`, false for envs that do not mention it there; `None` until one first does."""
-        if self._success_key is None:
-            self._success_key = next((key for key in SUCCESS_KEYS if key in info), None)
-        if self._success_key is None:
-            return None
-        if self._success_key in info:
-            said = np.asarray(info[self._success_key]).astype(bool)
-            return self._tensor(said & info[f"_{self._success_key}"], np.bool_)
-        if ended and self.cfg.success_key is not None:
-            known = [key for key in info if not key.startswith("_")]
-            raise EnvError(
-                f"gym:{self.env_id} ended an episode without env.cfg.success_key '{self.cfg.success_key}' in its info."
-                f"{nearest(self.cfg.success_key, known) or ' Its info is empty.'}"
+
+def _autoreset_mode(envs: Vector, env_id: str, ours: bool) -> AutoresetMode:
+    """When the envs begin their next episodes; an error where their last observations could not be had.
+
+    Args:
+        envs: The envs.
+        env_id: What messages call them.
+        ours: Whether they are Gymnasium's own kinds, which can be reset one by one in every mode.
+    """
+    try:
+        mode = AutoresetMode(envs.metadata.get("autoreset_mode"))
+    except ValueError:
+        raise EnvError(
+            f"gym:{env_id} does not say when it resets itself: set metadata['autoreset_mode'] of its VectorEnv to a "
+            "gymnasium.vector.AutoresetMode."
+        ) from None
+    if mode is AutoresetMode.NEXT_STEP and not ours:
+        raise EnvError(
+            f"gym:{env_id} begins its next episodes a step late (AutoresetMode.NEXT_STEP), and ignores the action of "
+            "that step, which no policy could learn from. Make it with SAME_STEP or DISABLED (env.cfg.kwargs), or use "
+            "env.cfg.vectorization=sync if it has an entry_point."
+        )
+    return mode
+
+
+def _final(info: dict[str, Any], rows: Sequence[int], env_id: str) -> Any:
+    """The last observations of the envs `rows` that have begun anew already, as a batch."""
+    last = info.get("final_obs", info.get("final_observation"))
+    if last is None:
+        raise EnvError(f"gym:{env_id} ended an episode without info['final_obs'], which SAME_STEP asks for.")
+    return stack([row(last, index) for index in rows])
+
+
+def _cameras(seen: Sequence[str], renders: bool, wanted: Sequence[str] | None, env_id: str) -> tuple[str, ...]:
+    """Names of the cameras whose frames are given.
+
+    Args:
+        seen: Pictures that are observed.
+        renders: Whether `render()` is to be had.
+        wanted: What the user chose; `None` takes what is observed, or else `render()`.
+        env_id: What messages call the env.
+    """
+    there = (*seen, CAMERA) if renders else tuple(seen)
+    if wanted is None:
+        return tuple(seen) or there
+    for camera in wanted:
+        if camera not in there and not (renders and re.fullmatch(rf"{CAMERA}\.\d+", camera)):
+            raise ConfigError(
+                f"env.cfg.cameras (or image_keys): gym:{env_id} has no camera '{camera}'; it has "
+                f"{listed(camera, there)}"
             )
-        return torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
+    return tuple(wanted)
 
 
-def _make_one(spec: EnvSpec, cfg: GymConfig, render_mode: str | None) -> gymnasium.Env[Any, Any]:
-    """One copy; what can go wrong with it is said in our words."""
-    kwargs = {**cfg.kwargs, "render_mode": render_mode}
-    try:
-        return gymnasium.make(spec, max_episode_steps=cfg.max_episode_steps, **kwargs)
-    except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
-        raise MissingDependencyError(f"gym:{spec.id} needs more than is installed: {error}.") from error
-    except TypeError as error:
-        raise ConfigError(f"gym:{spec.id} cannot be made with env.cfg.kwargs {cfg.kwargs}: {error}.") from error
-
-
-def _make(spec: EnvSpec, cfg: GymConfig, render_mode: str | None) -> SyncVectorEnv | AsyncVectorEnv:
-    """The copies, which we reset ourselves: with Gymnasium's own auto-reset the last picture would be lost."""
-    kind = SyncVectorEnv if cfg.vectorization == "sync" else AsyncVectorEnv
-    make = partial(_make_one, spec, cfg, render_mode)
-    return kind([make] * cfg.num_envs, copy=False, autoreset_mode=AutoresetMode.DISABLED)
-
-
-def _render_mode(spec: EnvSpec, cfg: GymConfig) -> str | None:
-    """`rgb_array` if the env says that it can draw so. Nothing is drawn until frames are asked for."""
-    entry = spec.entry_point
-    try:
-        creator: Any = load_env_creator(entry) if isinstance(entry, str) else entry
-    except ImportError as error:
-        raise MissingDependencyError(f"gym:{spec.id} needs more than is installed: {error}.") from error
-    if not hasattr(creator, "metadata"):  # A function: only the env that it makes can tell.
-        creator = _make_one(spec, cfg, None)
-        creator.close()
-    return "rgb_array" if "rgb_array" in creator.metadata.get("render_modes", []) else None
-
-
-def _box_action(envs: SyncVectorEnv | AsyncVectorEnv, env_id: str) -> gymnasium.spaces.Box:
+def _box_action(envs: Vector, env_id: str) -> gymnasium.spaces.Box:
     """The action space of one env, if it is one that our policies can act in."""
     space = envs.single_action_space
     if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
-        envs.close()
         raise EnvError(
             f"gym:{env_id} takes actions from {space}; Plaudit's policies give continuous vectors, so it needs an env "
             f"with a one-dimensional Box action space."
@@ -218,27 +261,13 @@ def _box_action(envs: SyncVectorEnv | AsyncVectorEnv, env_id: str) -> gymnasium.
     return space
 
 
-def _is_picture(box: gymnasium.spaces.Box) -> bool:
-    return len(box.shape) == 3 and box.shape[-1] == 3
+def _description(env_id: str, reader: ObsReader, cameras: Sequence[str]) -> str:
+    """What a user should know of how an env is read, before it runs."""
+    parts = ", ".join(f"{name or 'all'} {size}" for name, size in reader.parts.items())
+    return f"gym:{env_id}: state is {parts or 'empty'}; cameras: {', '.join(cameras) or 'none'}."
 
 
-def _leaves(
-    space: gymnasium.Space[Any], path: tuple[str, ...], env_id: str
-) -> list[tuple[tuple[str, ...], gymnasium.spaces.Box]]:
-    """The boxes in a space with the keys that lead to them."""
-    if isinstance(space, gymnasium.spaces.Box):
-        return [(path, space)]
-    if isinstance(space, gymnasium.spaces.Dict):
-        return [leaf for key, part in space.spaces.items() for leaf in _leaves(part, (*path, key), env_id)]
-    name = f" '{'.'.join(path)}'" if path else ""
-    raise EnvError(
-        f"gym:{env_id} observes{name} {space}; only Box spaces and Dicts of them can be read. "
-        f"gymnasium.wrappers.FlattenObservation may help."
-    )
-
-
-def _at(obs: Any, path: tuple[str, ...]) -> Any:
-    """The array that the keys lead to."""
-    for key in path:
-        obs = obs[key]
-    return obs
+@functools.cache
+def _tell(text: str) -> None:
+    """Logs a line once: training and evaluation have envs of the same kind."""
+    logger.info(text)

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from plaudit.envs.scaling import fit
 from plaudit.episodes.buffers import Buffers, Recording
 from plaudit.episodes.episode import UNKNOWN, Episode, LabelSource
-from plaudit.episodes.outputs import Array, Output, Picture, Reader, fit
+from plaudit.episodes.outputs import Array, Output, Picture, Reader
 from plaudit.episodes.writer import BackgroundWriter, size
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from plaudit.envs.scaling import fit
 from plaudit.episodes.episode import FAILURE, SUCCESS, UNKNOWN
 from plaudit.episodes.formats.pixels import FloatRange, to_frames
 from plaudit.errors import DataError, nearest
@@ -90,18 +91,6 @@ class Output:
     steps: Mapping[str, Array] = field(default_factory=dict)
     flags: Mapping[str, NDArray[np.int8]] = field(default_factory=dict)
     metrics: Mapping[str, Array] = field(default_factory=dict)
-
-
-def fit(pixels: NDArray[np.uint8], size: tuple[int, int] | None) -> NDArray[np.uint8]:
-    """A copy of one picture, uint8 (H, W, 3), scaled to (height, width) where it is of another size."""
-    if size is None or pixels.shape[:2] == size:
-        return np.array(pixels)
-    from PIL import Image
-
-    # Where there are fewer pixels, each is the mean of the area that it covers: anything sharper makes patterns.
-    smaller = size[0] <= pixels.shape[0] and size[1] <= pixels.shape[1]
-    how = Image.Resampling.BOX if smaller else Image.Resampling.BILINEAR
-    return np.asarray(Image.fromarray(np.ascontiguousarray(pixels)).resize((size[1], size[0]), how))
 
 
 def array(value: Any) -> Array:
