@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Fits a reward model.
-#   bash examples/embodiment/train_reward_model.sh                                    seed 001's arguments; change the paths below
-#   bash examples/embodiment/train_reward_model.sh train_reward_model [key=value ...]  seed 003's: a config in config/, and changes
+# Fits a reward model to .npy trajectories.
+#   bash examples/embodiment/train_reward_model.sh [--epochs 30 ...]                   by the arguments below; later ones win
+#   bash examples/embodiment/train_reward_model.sh train_reward_model [key=value ...]  by a config of config/, and changes
+# PYTHON=... names another Python than the one in the PATH.
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 python="${PYTHON:-python}"

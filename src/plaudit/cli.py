@@ -203,14 +203,16 @@ def _train_arguments(parser: Parser) -> None:
 
 
 def _train(args: argparse.Namespace) -> dict[str, Any]:
+    from plaudit.compute import wait_quietly
+
+    wait_quietly()  # A policy that looks at pictures learns with several threads, and a fit may come first.
     recipe, overrides = _split(args.words)
     if args.resume is not None:
         if recipe is not None or args.config is not None:
             raise ConfigError("--resume goes on with the run's own config; leave out the recipe and --config.")
         return dict(_stages().resume(args.resume, overrides, quiet=args.quiet))
     stages = _stages()
-    config = stages.load(recipe, overrides, args.config)
-    return dict(stages.train(config, quiet=args.quiet))
+    return dict(stages.fit_and_train(*stages.load_training(recipe, overrides, args.config), quiet=args.quiet))
 
 
 def _run_arguments(parser: Parser) -> None:

@@ -13,13 +13,12 @@ from plaudit.config.schema import FitConfig
 from plaudit.errors import ConfigError
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+GUIDES = Path(__file__).parents[1] / "guides"
 
 
 def test_seed_000(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EMBODIED_PATH", "/robots")
-    config = load_fit_config(
-        EXAMPLES / "embodiment/config/maniskill_train_resnet_reward.yaml", ["reward_training.epochs=7"]
-    )
+    config = load_fit_config(GUIDES / "resnet_reward/05_fit.yaml", ["reward_training.epochs=7"])
     keys = config.reward.training
     assert keys.data.path == "/robots/data" and keys.save_dir == "/robots/../../logs/reward_checkpoints"
     assert keys.output_checkpoint == "/robots/../../logs/reward_checkpoints/reward_model_best.pt"
@@ -29,7 +28,7 @@ def test_seed_000(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_seed_003(caplog: pytest.LogCaptureFixture) -> None:
     overrides = ["reward.gpu_id=1", "reward.global_batch_size=64", "reward.num_epochs=50", "reward.save_interval=500"]
     with caplog.at_level(logging.WARNING, "plaudit"):
-        config = load_fit_config(EXAMPLES / "embodiment/config/train_reward_model.yaml", overrides)
+        config = load_fit_config(GUIDES / "workflow_config/04_fit.yaml", overrides)
     keys = config.reward.training
     assert (keys.gpu_id, keys.global_batch_size, keys.num_epochs, keys.save_interval) == (1, 64, 50, 500)
     assert (keys.log_interval, keys.optim.optimizer, keys.optim.lr, keys.optim.clip_grad) == (100, "adam", 1e-4, 1.0)
@@ -91,6 +90,7 @@ def test_a_fit_takes_its_part_of_any_recipe(tmp_path: Path) -> None:
     [
         ("runner.max_epoch=3", "runner: unknown key"),
         ("rewrad.hold=3", "rewrad: unknown key.*'reward'"),
+        ("reward_training.only=true", "reward.training.only: needs enabled to be true"),
         ("reward.training.optim.lr=0", "lr: must be greater than 0"),
         ("reward.training.optim.warmup_steps=-1", "must not be negative"),
         ("reward.training.augment.zoom=1", "zoom: must be at least 0 and less than 1"),

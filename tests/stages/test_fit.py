@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -29,7 +28,6 @@ from plaudit.rewards.artifact import RewardArtifact
 from plaudit.rewards.checkpoints import saved_checkpoints
 from plaudit.rl.guard import Interrupt
 
-ROOT = Path(__file__).parents[2]
 KEYS = "reward.training"
 SMALL = [
     "runtime.threads=1",
@@ -310,7 +308,7 @@ def test_copies_across_splits_are_refused(here: Path, capsys: pytest.CaptureFixt
     assert code == 1 and "with the same pictures as" in result["error"] and "plaudit doctor" in result["error"]
 
 
-# The commands that the seeds print, with their own arguments, on small data and few steps.
+# The command of the workflow guide, with its own arguments; those of the other guides are in tests/test_guides.py.
 
 
 @pytest.fixture
@@ -357,57 +355,6 @@ def test_seed_001_has_its_defaults() -> None:
     assert (args.visualize_positive, str(args.vis_output_dir)) == (False, "positive_samples_vis")
     words = train_reward_model.overrides(args)
     assert "reward.training.save_dir='c/d'" in words and "reward.model.use_pretrain=False" in words
-
-
-def script(path: str, *words: str) -> subprocess.CompletedProcess[str]:
-    place = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHON": sys.executable}
-    command = ["bash", str(ROOT / "examples" / path), *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **place})
-
-
-def test_seed_002(large: Callable[[str, Path], None], here: Path) -> None:
-    large("realworld", here / "collected_data")
-    words = """
-        --data collected_data data.num_samples_per_episode=0 data.fail_success_ratio=3.0
-        actor.global_batch_size=32 actor.micro_batch_size=16 runner.max_epochs=100 runner.val_check_interval=10
-        runner.save_interval=10 runner.early_stop.patience=10 data.debug_save_dir=logs/training_data_debug_realworld
-        runner.logger.log_path=logs/reward_model_realworld
-    """
-    done = script("reward/run_reward_training.sh", *words.split(), *QUICK, "actor.model.arch=resnet10")
-    assert done.returncode == 0, done.stderr
-    artifact = RewardArtifact.load(here / "logs/reward_model_realworld/checkpoints/best_model")
-    settings = artifact.training["settings"]
-    assert (settings["global_batch_size"], settings["micro_batch_size"], settings["patience"]) == (32, 16, 10)
-    assert artifact.config.model_type == "resnet_reward" and list((here / "logs").rglob("resnet_fail/*.png"))
-
-
-def test_seed_003(large: Callable[[str, Path], None], here: Path) -> None:
-    (here / "work").mkdir()
-    os.chdir(here / "work")
-    large("npy", here / "work" / "reward_data")
-    words = ["reward.gpu_id=1", "reward.global_batch_size=64", "reward.num_epochs=50", "reward.save_interval=1"]
-    folders = [f"reward.data.{kind}_dir=./reward_data/{kind}" for kind in ("positive", "negative")]
-    done = script("embodiment/train_reward_model.sh", "train_reward_model", *words, *folders, *QUICK)
-    assert done.returncode == 0, done.stderr
-    place = here / "results" / "reward-model-training" / "checkpoints"
-    assert (place / "step_1" / "checkpoint.pt").is_file() and (place / "step_2" / "checkpoint.pt").is_file()
-    artifact = RewardArtifact.load(place)
-    assert artifact.config.model_type == "binary_classifier" and artifact.config.freeze_encoder
-    assert artifact.training["settings"]["global_batch_size"] == 64
-
-
-def test_seed_000(
-    large: Callable[[str, Path], None], here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    home = here / "examples" / "embodiment"
-    monkeypatch.setenv("EMBODIED_PATH", str(home))
-    large("episode_pkl", home / "data")
-    recipe = ROOT / "examples" / "embodiment" / "config" / "maniskill_train_resnet_reward.yaml"
-    code, result, _ = run(capsys, "fit", str(recipe), *QUICK)
-    assert code == 0 and Path(result["checkpoint"]).resolve() == here / "logs/reward_checkpoints/reward_model_best.pt"
-    assert RewardArtifact.load(result["checkpoint"]).id == result["artifact_id"]
-    stage_3 = Path("logs/reward_checkpoints/best_model.pt")
-    assert not stage_3.exists() and RewardArtifact.load(stage_3).id == result["artifact_id"]
 
 
 def test_two_folders_anywhere(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from plaudit.config.env_aliases import simulator_envs
 from plaudit.config.fit_aliases import reward_fit
 from plaudit.config.reward_aliases import reward_training
 from plaudit.config.sources import COMMAND_LINE
@@ -19,7 +20,7 @@ log = logging.getLogger("plaudit")
 
 def translate(tree: dict[str, Any], source: str) -> dict[str, Any]:
     """`tree` in canonical spelling, by every reader in turn."""
-    for reader in (embodichain, reward_data, rlinf, reward_fit, reward_training):
+    for reader in (embodichain, simulator_envs, reward_data, rlinf, reward_fit, reward_training):
         tree = reader(dict(tree), source)
     return tree
 
@@ -55,7 +56,7 @@ def _network(section: Any, key: str, source: str) -> Any:
 
 
 def reward_data(tree: dict[str, Any], source: str) -> dict[str, Any]:
-    """Seed 000: `reward_data_collection` at the top, which writes that seed's pickles, and `reward_render_mode`."""
+    """Seed 000: `reward_data_collection` at the top, which writes that seed's pickles."""
     section = tree.pop("reward_data_collection", None)
     if isinstance(section, dict):
         _notice(source, "reward_data_collection", "reward.data_collection")
@@ -67,10 +68,6 @@ def reward_data(tree: dict[str, Any], source: str) -> dict[str, Any]:
             reward["collect_data"] = section.pop("enabled")
         reward["data_collection"] = {**section, **(reward.get("data_collection") or {})}
         tree["reward"] = reward
-    env = tree.get("env")
-    if isinstance(env, dict):
-        frames = {"reward_render_mode": "frames"}
-        tree["env"] = {use: _renamed(keys, frames, f"env.{use}", source) for use, keys in env.items()}
     return tree
 
 

@@ -13,6 +13,8 @@ log = logging.getLogger("plaudit")
 TRAINING = "reward.training"
 
 SEED_000 = {
+    "reward_training.enabled": f"{TRAINING}.enabled",
+    "reward_training.only": f"{TRAINING}.only",
     "reward_training.data_path": f"{TRAINING}.data.path",
     "reward_training.epochs": f"{TRAINING}.num_epochs",
     "reward_training.micro_batch_size": f"{TRAINING}.micro_batch_size",
@@ -60,8 +62,8 @@ SEED_003 = {
     "runner.experiment_name": "runtime.exp_name",
 }
 
-UNUSED = ("reward_training.enabled", "reward_training.only", "reward.data.num_workers", "runner.task_type")
-"""Keys that have nothing to do here: a fit is a command of its own, and reads ahead by itself."""
+UNUSED = ("reward.data.num_workers", "runner.task_type")
+"""Keys that have nothing to do here: a fit reads ahead by itself, and is always of the same kind."""
 
 CONVERTED: dict[str, Callable[[Any], Any]] = {
     "reward.data.image_key": lambda camera: [camera],

@@ -12,13 +12,18 @@ from plaudit.config.checks import ConfigType, check_combinations, check_parts, c
 from plaudit.config.convert import Where, fill, to_dict
 from plaudit.config.files import compose, display_name, find_recipe, merge, nest
 from plaudit.config.overrides import apply_overrides
+from plaudit.config.resolvers import register_resolvers
 from plaudit.config.schema import Config, FitConfig
 from plaudit.config.sources import COMMAND_LINE, Sources
+from plaudit.config.trees import NOTHING, get_key
 from plaudit.errors import ConfigError
 from plaudit.files import whole_file
 
 UNUSED_BY_ONE_STAGE = ("run",)
 UNUSED_BY_A_FIT = ("env", "policy", "algorithm", "cluster", *UNUSED_BY_ONE_STAGE)
+
+TO_BE_FITTED = "best_model"
+"""Stands for a reward model that is to be fitted first."""
 
 HEADER = "# Resolved by Plaudit; run it again with: plaudit {} "
 """How a config begins that a command has saved."""
@@ -64,6 +69,31 @@ def check_config(
     check_combinations(config, parts, sources)
     check_reward_model(config.reward.model, registries or {}, sources)
     return resolve(config, parts)
+
+
+def load_training_configs(
+    recipe: str | Path | None,
+    overrides: Sequence[str] = (),
+    *,
+    config_file: str | Path | None = None,
+    registries: Mapping[str, ConfigType] | None = None,
+    prepare: Callable[[Config | FitConfig], None] | None = None,
+) -> tuple[FitConfig | None, Config | None]:
+    """As `load_config`, for a training that may want a reward model fitted first (`reward.training.enabled`).
+
+    Returns:
+        What to fit, if anything is, and what to train then, which is nothing with `reward.training.only`. The
+        `reward.checkpoint_path` of the latter is a place-holder for what the fit gives.
+    """
+    tree, sources = _read(named_files(recipe, config_file), overrides)
+    wanted = get_key(tree, "reward.training.enabled")
+    if wanted in (False, NOTHING):
+        return None, check_config(tree, sources, registries, prepare)
+    fit = check_fit_config(tree, sources, registries, prepare)
+    if fit.reward.training.only:
+        return fit, None
+    trained = merge(tree, nest("reward.checkpoint_path", TO_BE_FITTED))
+    return fit, check_config(trained, sources, registries, prepare)
 
 
 def load_fit_config(
@@ -157,6 +187,7 @@ def interpolated(tree: dict[str, Any], sources: Sources) -> dict[str, Any]:
     """The tree with every `${...}` replaced by what it stands for; an error names the key and who set it."""
     from omegaconf.errors import OmegaConfBaseException
 
+    register_resolvers()
     try:
         return merge(tree, resolve=True)
     except OmegaConfBaseException as error:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from plaudit import __version__
 from plaudit.compute import claim_threads
 from plaudit.config.checks import env_cfg
-from plaudit.config.load import load_config, load_fit_config
+from plaudit.config.load import load_config, load_fit_config, load_training_configs
 from plaudit.config.runs import Plan, load_plan
 from plaudit.config.schema import Config, FitConfig
 from plaudit.envs.registry import build_env, env_config_type
@@ -49,6 +49,15 @@ class Place:
 def load(recipe: str | Path | None, overrides: Sequence[str] = (), config_file: Path | None = None) -> Config:
     """A recipe, a file and overrides as a config of which every key has been checked."""
     return load_config(
+        recipe, overrides, config_file=config_file, registries=_registries(), prepare=import_users_modules
+    )
+
+
+def load_training(
+    recipe: str | Path | None, overrides: Sequence[str] = (), config_file: Path | None = None
+) -> tuple[FitConfig | None, Config | None]:
+    """As `load`, for `fit_and_train`: what is fitted first, if anything is, and what is trained then."""
+    return load_training_configs(
         recipe, overrides, config_file=config_file, registries=_registries(), prepare=import_users_modules
     )
 

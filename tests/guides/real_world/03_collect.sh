@@ -1,0 +1,1 @@
+bash examples/embodiment/collect_data.sh

@@ -1,0 +1,1 @@
+bash examples/embodiment/run_realworld_async.sh realworld_peginsertion_rlpd_cnn_async

@@ -1,0 +1,1 @@
+bash examples/embodiment/run_embodiment.sh maniskill_collect_reward_data

@@ -1,0 +1,1 @@
+bash examples/embodiment/run_embodiment.sh maniskill_ppo_mlp_resnet_reward
