@@ -146,3 +146,27 @@ def test_step_unpacks_as_gymnasiums_five() -> None:
     assert terminated.tolist() == [False, True] and truncated.tolist() == [False, False]
     assert flat(info["final_obs"]) == [13.0] and info["success"].tolist() == [False, True]
     assert info["metrics"]["sum"].tolist() == [1.0, 3.0]
+
+
+class Snapping(Sum):
+    """Can be drawn later."""
+
+    can_snapshot = True
+
+    def snapshot(self) -> torch.Tensor:
+        return self.observe()["state"].double()
+
+
+def test_steps_have_snapshots_of_where_they_led_also_at_the_end() -> None:
+    env = Snapping(2)
+    env.reset()
+    assert act(env, 1.0, 0.5).snapshot is None
+    env.request_snapshots(True)
+    told = [act(env, 1.0, 0.5).snapshot, (last := act(env, 1.0, 0.5)).snapshot, act(env, 1.0, 0.5).snapshot]
+    # Env 0 ends with the second of these, at 13: its third is of the next episode, which has begun at 20.
+    assert [None if one is None else one[:, 0].tolist() for one in told] == [[12.0, 11.0], [13.0, 11.5], [21.0, 12.0]]
+    assert flat(last.final_obs) == [13.0]
+    env.request_snapshots(False)
+    assert act(env, 1.0, 0.5).snapshot is None
+    with pytest.raises(EnvError, match=r"Sum takes no snapshots"):
+        Sum(2).request_snapshots(True)

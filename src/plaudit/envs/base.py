@@ -50,6 +50,8 @@ class Step:
         env_reward: float32 (num_envs,), the env's own reward where `reward` is somebody else's; else `None`.
         verdict: bool (num_envs,), whether that somebody takes the state that the action led to for a success; `None`
             where nobody was asked. `success` stays the truth.
+        snapshot: (num_envs, k), of the states that the actions led to, the last ones of episodes too, once
+            `request_snapshots` has asked for them; else `None`.
     """
 
     obs: Obs
@@ -65,6 +67,7 @@ class Step:
     metrics: dict[str, torch.Tensor] = field(default_factory=dict)
     env_reward: torch.Tensor | None = None
     verdict: torch.Tensor | None = None
+    snapshot: torch.Tensor | None = None
 
     @property
     def done(self) -> torch.Tensor:
@@ -179,6 +182,11 @@ class VecEnv(ABC):
         """
         raise EnvError(f"{type(self).__name__} takes no snapshots; see can_snapshot.")
 
+    def request_snapshots(self, wanted: bool) -> None:
+        """Says whether every `Step` is to have a snapshot of the states that it led to, from now on."""
+        if wanted:
+            raise EnvError(f"{type(self).__name__} takes no snapshots; see can_snapshot.")
+
     def render_snapshots(self, snapshots: torch.Tensor) -> Frames:
         """What `render` would have given at the instants of some snapshots (n, k), of any envs of this kind."""
         raise EnvError(f"{type(self).__name__} takes no snapshots; see can_snapshot.")
@@ -248,6 +256,7 @@ class TaskEnv(VecEnv):
         self.cfg = cfg
         self.device = torch.device(device)
         self.frame_mode: FrameMode = "none"
+        self.gives_snapshots = False
         self.clock = torch.zeros(0, dtype=torch.int64)
 
     @abstractmethod
@@ -289,6 +298,8 @@ class TaskEnv(VecEnv):
             rewards=outcome.rewards,
             metrics=outcome.metrics,
         )
+        if self.gives_snapshots:
+            step.snapshot = self.snapshot()
         ended = step.ended
         if len(ended):
             step.final_obs = self.observe(ended)
@@ -321,6 +332,11 @@ class TaskEnv(VecEnv):
             groups = min(STAGGERED, self.max_episode_steps)
             group = torch.arange(self.num_envs) * groups // self.num_envs
             self.clock = group * self.max_episode_steps // groups
+
+    def request_snapshots(self, wanted: bool) -> None:
+        if wanted and not self.can_snapshot:
+            super().request_snapshots(wanted)
+        self.gives_snapshots = wanted
 
     def request_frames(self, mode: FrameMode) -> None:
         if mode != "none" and not self.cameras:

@@ -1,7 +1,8 @@
 """Tiny envs with known answers, so that "does it learn" is a test of seconds (after SB3's identity_env).
 
 Each tests one ability on top of the one before: a constant value, a value that depends on the observation,
-discounting, an action, an action that depends on the observation, and bootstrapping at a truncation.
+discounting, an action, an action that depends on the observation, one that also depends on a picture, and bootstrapping
+at a truncation.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from plaudit.envs.base import Obs, Outcome, TaskEnv
+from plaudit.envs.base import Frames, Obs, Outcome, TaskEnv
 from plaudit.envs.config import ProbeConfig
 from plaudit.envs.random import episode_uniforms
 
@@ -139,6 +140,36 @@ class ObsActionReward(ActionReward):
 
     def best_action(self, state: torch.Tensor) -> torch.Tensor:
         return state * 0.5
+
+
+class PictureAction(ObsActionReward):
+    """A light at height h in a picture, and a sign s observed beside it; one step, reward -(a - 0.4·(h + s))²: does the
+    actor look at both? With v in [-1, 1] the sign is that of v, and the height is 2·|v| - 1.
+    """
+
+    cameras = ("camera",)
+    pixels = 16
+
+    def __init__(self, cfg: ProbeConfig, device: torch.device | str = "cpu") -> None:
+        super().__init__(cfg, device)
+        picture = gym.spaces.Box(0, 255, (self.pixels, self.pixels, 3), np.uint8)
+        self.observation_space = gym.spaces.Dict({**self.observation_space.spaces, "camera": picture})
+
+    def best_action(self, state: torch.Tensor) -> torch.Tensor:
+        return 0.4 * (2.0 * state.abs() - 1.0 + state.sign())
+
+    def observe(self, ids: torch.Tensor | None = None) -> Obs:
+        return self.show(self.value if ids is None else self.value[ids.cpu()])
+
+    def show(self, value: torch.Tensor) -> Obs:
+        """What is observed of some v, float32 (n,)."""
+        height = value.abs() * (self.pixels - 1)
+        glow = (torch.arange(self.pixels) - height[:, None]).square().mul(-0.25).exp().mul(255.0).to(torch.uint8)
+        picture = glow[:, :, None, None].repeat(1, 1, self.pixels, 3)
+        return {"state": value.sign()[:, None].to(self.device), "camera": picture.to(self.device)}
+
+    def render(self, ids: torch.Tensor | None = None) -> Frames:
+        return {"camera": self.observe(ids)["camera"]}
 
 
 class Timeout(Probe):

@@ -15,6 +15,8 @@ from plaudit.envs.base import FrameMode, Frames, Obs, Step, VecEnv
 from plaudit.envs.wrapping import EnvWrapper
 from plaudit.errors import EnvError
 from plaudit.rewards.artifact import RewardArtifact
+from plaudit.rewards.evidence import Evidence, Observed, judge_again
+from plaudit.rewards.evidence import Seen as Evident
 from plaudit.rewards.gathering import Gathering, Taken, Waiting
 from plaudit.rewards.pipeline import Judged, RewardManager
 from plaudit.rewards.steps import Bools, Memory, asked
@@ -75,6 +77,8 @@ class RewardedEnv(EnvWrapper):
         for listener in listeners:
             followed[torch.from_numpy(listener.follows).to(env.device)] = True
         self._gathered = Gathering(followed)
+        self._evidence: Evidence | None = None
+        self._seen: dict[str, torch.Tensor] = {}
         self.request_frames(self.frame_mode)
 
     def swap(self, manager: RewardManager, version: int) -> None:
@@ -98,6 +102,20 @@ class RewardedEnv(EnvWrapper):
         judged = self._judge()
         return Settled(*(torch.from_numpy(part).to(self.device) for part in (judged.reward, judged.verdict)))
 
+    def remember(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        """Says that rewards may have to be given again; returns what `seen` gives of one env from now on."""
+        self._evidence = Evidence(self.env, self.manager.artifact.cameras)
+        return self._evidence.layout
+
+    def seen(self) -> dict[str, torch.Tensor]:
+        """What the rewards of the last step depend on, once `remember` was called; (N, ...) each."""
+        return self._seen
+
+    def again(self, seen: Evident, ended: torch.Tensor, obs: Observed) -> tuple[torch.Tensor, torch.Tensor]:
+        """The rewards of T steps of one env as they would be given today; see `evidence.judge_again`."""
+        assert self._evidence is not None, "remember() was not called"
+        return judge_again(self._evidence, self.manager, seen, ended, obs)
+
     def report(self) -> dict[str, float]:
         """Numbers for the log, of the steps since the last time, and of whoever listens."""
         return self.meter.flush() | self.watched()
@@ -118,6 +136,8 @@ class RewardedEnv(EnvWrapper):
     def step(self, action: torch.Tensor) -> Step:
         step = self.env.step(action)
         asked_of, drawn = self._take(step)
+        if self._evidence is not None:
+            self._seen = self._evidence.take(step, asked_of, drawn)
         final_frames = step.final_frames
         step = replace(step, env_reward=step.reward, final_frames=None if self.frame_mode == "none" else final_frames)
         self.meter.watch_termination(step)

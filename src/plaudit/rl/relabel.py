@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, cast, runtime_checkable
+from collections.abc import Mapping
+from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
 import torch
+
+Layout: TypeAlias = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+"""Name to the shape and the type of what is kept of one transition."""
 
 
 class Settled(Protocol):
@@ -36,6 +40,29 @@ class Relabelled(Protocol):
 
     def settle(self) -> Settled | None:
         """The rewards of the steps since the last time; `None` where each step had its own."""
+
+    def remember(self) -> Layout:
+        """Says that rewards may have to be given again, to whom all that they depend on is kept; returns what that is
+        beside observations. `seen` gives it from then on.
+        """
+
+    def seen(self) -> dict[str, torch.Tensor]:
+        """What the rewards of the last step depend on, (N, ...) each."""
+
+    def again(
+        self, seen: Mapping[str, torch.Tensor], ended: torch.Tensor, obs: torch.Tensor | Mapping[str, torch.Tensor]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The rewards of T steps of one env, in the order of time and from the beginning of an episode where possible,
+        as they would be given today.
+
+        Args:
+            seen: (T, ...) each, as `seen` gave it.
+            ended: bool (T,), whether an episode ended with the step.
+            obs: (T, ...), what the steps led to; of a one-key dict the part.
+
+        Returns:
+            float32 (T,), and bool (T,): whether the step would have ended the task.
+        """
 
     def report(self) -> dict[str, float]:
         """Numbers for the log, of the steps since the last time."""

@@ -69,6 +69,11 @@ class RunFolder:
         return self.path / "checkpoints"
 
     @property
+    def replay(self) -> Path:
+        """What an algorithm remembers that is too large for a checkpoint."""
+        return self.path / "replay"
+
+    @property
     def videos(self) -> Path:
         """Films of evaluations."""
         return self.path / "videos"

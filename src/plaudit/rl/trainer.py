@@ -92,6 +92,7 @@ class Trainer:
         self.stats = TrainingStats(env.num_envs, env.device)
         self.relabelled = env if isinstance(env, Relabelled) else None
         self.deferred = self.relabelled is not None and self.relabelled.defer(algorithm.relabels)
+        algorithm.relabelled, algorithm.folder = self.relabelled, None if run is None else run.replay
         algorithm.initialize_buffer(
             settings.rollout_steps, env.num_envs, obs_dim(env.observation_space), env.action_space.shape[0]
         )
@@ -294,6 +295,7 @@ class Trainer:
         if self.run is None:
             return None
         path = self.run.checkpoints / name
+        self.algorithm.save_data()
         checkpoint.save(path, self.state_dict(with_env))
         return path
 

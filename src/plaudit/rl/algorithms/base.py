@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
 
 from plaudit.rl.obs import ObsDim, PolicyObs
 from plaudit.rl.policy import Policy
+from plaudit.rl.relabel import Relabelled
 
 StepCallback: TypeAlias = Callable[
     [PolicyObs, torch.Tensor, torch.Tensor, torch.Tensor, dict[str, Any], PolicyObs], None
@@ -25,11 +27,15 @@ class BaseAlgorithm(ABC):
         buffer: Its storage, made by `initialize_buffer`.
         relabels: Whether `collect_rollout` asks `relabel.settle(env)` for the rewards of the whole rollout before it
             computes advantages. Where it does not, a learned reward is in each step.
+        relabelled: Who gives the rewards where that is not the env itself. The trainer says so.
+        folder: For what is too large for a checkpoint; `None` where nothing is kept. The trainer says so.
     """
 
     policy: Policy
     buffer: Any
     relabels: bool = False
+    relabelled: Relabelled | None = None
+    folder: Path | None = None
 
     @abstractmethod
     def initialize_buffer(self, num_steps: int, num_envs: int, obs_dim: ObsDim, action_dim: int) -> None:
@@ -55,6 +61,9 @@ class BaseAlgorithm(ABC):
 
     def progress(self, fraction: float) -> None:  # noqa: B027 (most algorithms have no schedule)
         """Is told, before each iteration, how much of the run is over, 0 to 1; for schedules."""
+
+    def save_data(self) -> None:  # noqa: B027 (most algorithms keep nothing large)
+        """Brings into `folder` what the checkpoint that is about to be written will need from there."""
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs beyond the policy: here every optimiser found among the attributes."""

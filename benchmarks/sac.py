@@ -1,0 +1,106 @@
+"""SAC's gradient steps against Stable-Baselines3's, with two critics and with ten, and what a picture takes up.
+
+Both sides draw their batches from a replay of the same env and take the same steps: actor, critics and temperature at
+every one, on networks of the same size. The peer computes its ten critics one after the other.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from stable_baselines3 import SAC as Sb3SAC
+
+from measure import Row, main, paired_ratio, say, take_turns
+from plaudit.compute import cores
+from plaudit.config.schema import RuntimeConfig
+from plaudit.envs.registry import build_env
+from plaudit.rl import Trainer, build_algo, build_policy
+from plaudit.rl.algorithms.sac import SAC
+from plaudit.rl.replay import Replay
+from sb3_adapter import Sb3Adapter
+
+BATCH, WIDTH, FILLED, NUM_ENVS = 256, 256, 2048, 16
+LATER = 10**9
+"""Learning does not begin by itself."""
+
+
+def plaudit_steps(critics: int) -> Callable[[int], object]:
+    """Our gradient steps, so many at a call."""
+    env = build_env("PushCube", {"num_envs": NUM_ENVS})
+    network = {"type": "mlp", "hidden_sizes": [WIDTH, WIDTH], "activation": "relu"}
+    block = {"name": "sac", "cfg": {"num_critics": critics}, "actor": network, "critic": network}
+    policy = build_policy(block, env.observation_space, env.action_space)
+    algorithm = build_algo("sac", {"batch_size": BATCH, "capacity": 100_000, "learning_starts": LATER}, policy)
+    assert isinstance(algorithm, SAC)
+    trainer = Trainer(policy, env, algorithm, settings=RuntimeConfig(rollout_steps=FILLED // NUM_ENVS))
+    trainer.train(iterations=1)
+    env.close()
+    return lambda count: algorithm.learner.learn(algorithm._batch(count), count)
+
+
+def sb3_steps(critics: int) -> Callable[[int], object]:
+    """SB3's."""
+    env = Sb3Adapter(build_env("PushCube", {"num_envs": NUM_ENVS}))
+    networks = {"net_arch": [WIDTH, WIDTH], "n_critics": critics}
+    model = Sb3SAC("MlpPolicy", env, policy_kwargs=networks, learning_starts=LATER, buffer_size=100_000, device="cpu")
+    model.learn(FILLED, log_interval=None)
+    env.close()
+    return lambda count: model.train(count, BATCH)
+
+
+def speed(steps: Callable[[int], object], threads: int, count: int) -> Callable[[], float]:
+    """A run that gives gradient steps in a second."""
+
+    def run() -> float:
+        torch.set_num_threads(threads)
+        started = time.perf_counter()
+        steps(count)
+        return count / (time.perf_counter() - started)
+
+    return run
+
+
+def compared(critics: int, target: float, quick: bool) -> Row:
+    """Both sides, each with the number of threads that is best for it."""
+    say(f"gradient steps/s, {critics} critics of {WIDTH} x {WIDTH}, batches of {BATCH}")
+    sides = {"plaudit": plaudit_steps(critics), "sb3": sb3_steps(critics)}
+    count = 10 if quick else 50
+    runs = {}
+    for name, steps in sides.items():
+        steps(2)  # Once for nothing.
+        runs |= {f"{name}, {n}t": speed(steps, n, count) for n in sorted({1, cores()})}
+    seen = take_turns(runs, 3 if quick else 7)
+    best = {
+        side: max((name for name in seen if name.startswith(side)), key=lambda name: statistics.median(seen[name]))
+        for side in sides
+    }
+    ours, theirs = seen[best["plaudit"]], seen[best["sb3"]]
+    peer = "SB3" if critics == 2 else "SB3, which loops over critics"
+    value, other, ratio = statistics.median(ours), statistics.median(theirs), paired_ratio(ours, theirs)
+    note = f"threads: {best['plaudit'][-2]} for ours, {best['sb3'][-2]} for SB3's"
+    return Row(f"SAC, {critics} critics", value, "updates/s", peer, other, ratio, target, note=note)
+
+
+def memory() -> Row:
+    """Bytes of a replay for each transition with a picture, over those of one picture; episodes of 50 steps."""
+    shape, length = (64, 64, 3), 50
+    replay = Replay(4096, 1, {"camera": shape, "state": (18,)}, 4)
+    pictures = torch.zeros(length + 1, *shape, dtype=torch.uint8)
+    ended = torch.arange(length) == length - 1
+    told = {"reward": torch.zeros(length), "terminated": torch.zeros_like(ended), "ended": ended}
+    for _ in range(100):
+        replay.add_episode({"camera": pictures, "state": torch.zeros(length + 1, 18)}, torch.zeros(length, 4), told)
+    each, frame = replay.nbytes / len(replay), float(pictures[0].nbytes)
+    return Row("replay, a transition", each, "bytes", "one 64x64 picture", frame, each / frame, 1.05, True)
+
+
+def benchmark(quick: bool) -> list[Row]:
+    """All of it."""
+    return [compared(2, 2.0, quick), compared(10, 3.0, quick), memory()]
+
+
+if __name__ == "__main__":
+    main(benchmark)

@@ -1,0 +1,65 @@
+"""The keys of learning from a replay: `algorithm.cfg` of `sac`, and `policy.cfg` of the policy that it trains."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from plaudit.config.schema import require
+
+
+@dataclass(frozen=True)
+class SACPolicyConfig:
+    """`policy.cfg` of `sac`: a tanh-squashed Gaussian, and an ensemble of critics."""
+
+    num_critics: int = 2  # Critics, each with weights of its own; RLPD has 10.
+    critic_layer_norm: bool = False  # LayerNorm after each hidden layer: keeps values of unseen actions in bounds.
+    actor_layer_norm: bool = False  # The same for the actor.
+
+    def __post_init__(self) -> None:
+        require(self.num_critics >= 1, "num_critics", "must be at least 1")
+
+
+@dataclass(frozen=True)
+class SACConfig:
+    """`algorithm.cfg` of `sac` (Haarnoja et al., 2018), and with demonstrations of RLPD (Ball et al., 2023)."""
+
+    learning_rate: float = 3e-4  # Adam's step size, of actor, critics and temperature.
+    gamma: float = 0.99  # Discount.
+    n_step: int = 1  # Rewards that are summed before the critics are asked.
+    batch_size: int = 256  # Transitions in a gradient step.
+    update_ratio: float = 1.0  # Gradient steps for each env step, all envs counted; 0.25 is one for every four.
+    actor_interval: int = 1  # Gradient steps of the critics for each one of actor and temperature.
+    learning_starts: int = 1000  # Env steps, acted at random, before learning begins.
+    tau: float = 0.005  # How far the target networks follow in a step.
+    min_critics: int = 2  # Target critics, drawn anew for each step, of which the least is believed.
+    actor_critics: Literal["min", "mean"] = "min"  # What the actor climbs: the least critic, or all of them together.
+    temperature: float | None = None  # Weight of the entropy; null learns it.
+    init_temperature: float = 1.0  # Where learning it begins.
+    target_entropy: float | None = None  # What it is learned for, with actions of -1 to 1; null: -1 for each of them.
+    backup_entropy: bool = True  # Count the entropy of what comes as part of a value.
+    capacity: int = 1_000_000  # Transitions that are kept; each episode takes the place of one more.
+    storage: Literal["memory", "disk"] = "memory"  # disk: files of the run that are mapped, for more than memory has.
+    demonstrations: str | None = None  # A data set in any layout that is known, of which successes are learned from.
+    num_demonstrations: int | None = None  # How many episodes of it; null takes all successes.
+    demonstration_share: float = 0.5  # Of every batch, while there are demonstrations.
+
+    def __post_init__(self) -> None:
+        require(0 < self.learning_rate < math.inf, "learning_rate", "must be greater than 0 and finite")
+        require(0 <= self.gamma <= 1, "gamma", "must be between 0 and 1")
+        for key in ("n_step", "batch_size", "actor_interval", "min_critics", "num_demonstrations"):
+            value = getattr(self, key)
+            require(value is None or value >= 1, key, "must be at least 1")
+        require(0 < self.update_ratio < math.inf, "update_ratio", "must be greater than 0 and finite")
+        require(self.learning_starts >= 0, "learning_starts", "must not be negative")
+        require(0 < self.tau <= 1, "tau", "must be greater than 0 and at most 1")
+        fixed = self.temperature is None or 0 <= self.temperature < math.inf
+        require(fixed, "temperature", "must be at least 0 and finite, or null to learn it")
+        require(0 < self.init_temperature < math.inf, "init_temperature", "must be greater than 0 and finite")
+        finite = self.target_entropy is None or math.isfinite(self.target_entropy)
+        require(finite, "target_entropy", "must be finite")
+        require(self.capacity >= self.batch_size, "capacity", "must be at least batch_size")
+        require(0 < self.demonstration_share < 1, "demonstration_share", "must be greater than 0 and less than 1")
+        alone = self.num_demonstrations is None or self.demonstrations is not None
+        require(alone, "num_demonstrations", "needs demonstrations, which names none")

@@ -1,0 +1,128 @@
+"""Episodes that somebody has shown, as transitions to learn from."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from plaudit.episodes.episode import Episode, EpisodeSource
+from plaudit.errors import DataError
+from plaudit.rl.obs import obs_dim
+from plaudit.rl.relabel import Layout
+from plaudit.rl.replay import Replay
+
+logger = logging.getLogger("plaudit")
+
+SLACK = 1e-4
+"""By how much of its range an action may lie outside: what rounding does to it."""
+
+Told = dict[str, torch.Tensor]
+"""`reward` (T,) and the replay's extras (T, ...) of an episode."""
+
+
+def chosen(source: EpisodeSource, count: int | None) -> list[Episode]:
+    """The first `count` successes, in the source's order; all of them by default."""
+    places = [place for place, summary in enumerate(source.summaries()) if summary.positive]
+    if not places or (count is not None and len(places) < count):
+        raise DataError(
+            f"'{source.path}' has {len(places)} successes in {len(source)} episodes, but "
+            f"{count or 'at least one'} {'are' if count else 'is'} wanted (algorithm.cfg.num_demonstrations)."
+        )
+    return [source.read(place) for place in places[:count]]
+
+
+def demonstrations(
+    episodes: Sequence[Episode],
+    obs_space: gym.spaces.Dict,
+    action_space: gym.spaces.Box,
+    device: torch.device | str,
+    tell: Callable[[Episode], Told],
+    extras: Layout | None = None,
+) -> Replay:
+    """A replay that holds some episodes. What does not fit the env is a `DataError` that names the episode.
+
+    Args:
+        episodes: Each with actions, and with all that the env observes.
+        obs_space: The env's.
+        action_space: The env's.
+        device: Where it is kept.
+        tell: The rewards of an episode, and the extras.
+        extras: As `Replay` takes them.
+    """
+    slots = sum(episode.length + 1 for episode in episodes) + 2
+    dims = obs_dim(obs_space)
+    replay = Replay(slots, 1, dims, action_space.shape[0], device, extras=extras)
+    for episode in episodes:
+        obs, first = _observations(episode, obs_space)
+        action = _actions(episode, action_space)[first:]
+        ended, terminated = torch.zeros(2, len(action), dtype=torch.bool)
+        ended[-1] = True
+        terminated[-1] = episode.terminated is not None and bool(episode.terminated[-1])
+        told = {name: value[first:] for name, value in tell(episode).items()}
+        parts = {key: torch.from_numpy(np.array(part)).to(replay.device) for key, part in obs.items()}
+        replay.add_episode(
+            parts if isinstance(dims, dict) else next(iter(parts.values())),
+            action.to(replay.device),
+            {"terminated": terminated, "ended": ended, **told},
+        )
+    logger.info("demonstrations: %d episodes, %s transitions.", len(episodes), f"{len(replay):,}")
+    return replay
+
+
+def check(episode: Episode, obs_space: gym.spaces.Dict, action_space: gym.spaces.Box) -> None:
+    """Raises a `DataError` where an episode does not fit an env."""
+    _observations(episode, obs_space)
+    _actions(episode, action_space)
+
+
+def own_rewards(episode: Episode) -> Told:
+    """The rewards that were recorded with an episode."""
+    if episode.rewards is None:
+        raise DataError(f"demonstration '{episode.id}' has no rewards; train on a reward model, or record them.")
+    return {"reward": torch.from_numpy(np.array(episode.rewards))}
+
+
+def _observations(episode: Episode, space: gym.spaces.Dict) -> tuple[dict[str, NDArray[Any]], int]:
+    """Observations of all instants, in the env's keys, and the first instant that there are any of."""
+    first = 0
+    found: dict[str, NDArray[Any]] = {}
+    for key, part in space.spaces.items():
+        values: NDArray[Any] | None = episode.frames.get(key)
+        if len(part.shape or ()) == 1:
+            values = episode.state
+            late = 0 if values is None else episode.length + 1 - len(values)
+        else:
+            late = 0 if values is None else int(episode.frame_index[0])
+            whole = values is not None and len(values) == episode.length + 1 - late
+            values = values if whole else None
+        if values is None or values.shape[1:] != part.shape:
+            shape = "nothing of it" if values is None else f"shape {values.shape[1:]}"
+            raise DataError(
+                f"demonstration '{episode.id}': the env observes '{key}' with shape {part.shape}, but the episode has "
+                f"{shape}. Collect demonstrations in the same env, with all frames where it observes pictures."
+            )
+        first, found[key] = max(first, late), values
+    return {key: values[len(values) - (episode.length + 1 - first) :] for key, values in found.items()}, first
+
+
+def _actions(episode: Episode, space: gym.spaces.Box) -> torch.Tensor:
+    """Actions (T, action_dim), within the env's range."""
+    actions = episode.actions
+    if actions is None or actions.shape[1:] != space.shape:
+        shape = "no actions" if actions is None else f"actions of shape {actions.shape[1:]}"
+        raise DataError(f"demonstration '{episode.id}' has {shape}, but the env takes {space.shape}.")
+    slack = SLACK * (space.high - space.low)
+    outside = ~((actions >= space.low - slack) & (actions <= space.high + slack))
+    if outside.any():
+        step, dim = np.argwhere(outside)[0]
+        raise DataError(
+            f"demonstration '{episode.id}': number {dim} of action {step} is {actions[step, dim]:g}, but the env takes "
+            f"{space.low[dim]:g} to {space.high[dim]:g}. Was it recorded with another action space?"
+        )
+    return torch.from_numpy(np.clip(actions, space.low, space.high).astype(np.float32))

@@ -1,0 +1,206 @@
+"""Several networks of one shape as one: a layer of all of them is one batched product."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+aten = torch.ops.aten
+
+EPSILON = 1e-6
+"""Added to the variance in LayerNorm."""
+
+
+class Activation(NamedTuple):
+    """A function, and its derivative.
+
+    Attributes:
+        forward: Of a tensor, which it may overwrite.
+        backward: From the gradient of the output, which it may overwrite, the input, unless `forward` has overwritten
+            that, and the output to the gradient of the input.
+    """
+
+    forward: Callable[[torch.Tensor], torch.Tensor]
+    backward: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def _tanh(x: torch.Tensor) -> torch.Tensor:
+    # As 2 sigmoid(2x) - 1, which torch computes three times as fast.
+    return x.mul_(2.0).sigmoid_().mul_(2.0).sub_(1.0)
+
+
+ACTIVATIONS = {
+    "relu": Activation(torch.relu_, lambda g, x, y: aten.threshold_backward.grad_input(g, y, 0, grad_input=g)),
+    "tanh": Activation(_tanh, lambda g, x, y: aten.tanh_backward.grad_input(g, y, grad_input=g)),
+    "elu": Activation(nn.functional.elu, lambda g, x, y: aten.elu_backward(g, 1, 1, 1, False, x)),
+    "silu": Activation(nn.functional.silu, lambda g, x, y: aten.silu_backward(g, x)),
+    "gelu": Activation(nn.functional.gelu, lambda g, x, y: aten.gelu_backward(g, x)),
+}
+
+
+class Ensemble(nn.Module):
+    """E perceptrons of one shape, each with weights of its own.
+
+    Args:
+        members: E.
+        inputs: Length of an input.
+        hidden: Width of each hidden layer.
+        outputs: Length of an output.
+        activation: After each hidden layer.
+        layer_norm: Normalise before it.
+        gain: Scale of the last layer's first weights.
+
+    Attributes:
+        weights: (E, in, out) of each layer.
+        biases: (E, 1, out) of each layer.
+        scales, shifts: (E, 1, out) of each hidden layer's LayerNorm; empty without.
+    """
+
+    def __init__(
+        self,
+        members: int,
+        inputs: int,
+        hidden: Sequence[int],
+        outputs: int,
+        activation: str,
+        layer_norm: bool,
+        gain: float,
+    ) -> None:
+        super().__init__()
+        self.members, self.activation = members, activation
+        widths = [inputs, *hidden, outputs]
+        gains = [*(math.sqrt(2.0) for _ in hidden), gain]
+        self.weights = nn.ParameterList(
+            _orthogonal(members, rows, columns, gain)
+            for rows, columns, gain in zip(widths[:-1], widths[1:], gains, strict=True)
+        )
+        self.biases = nn.ParameterList(torch.zeros(members, 1, width) for width in widths[1:])
+        norms = hidden if layer_norm else ()
+        self.scales = nn.ParameterList(torch.ones(members, 1, width) for width in norms)
+        self.shifts = nn.ParameterList(torch.zeros(members, 1, width) for width in norms)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(n, inputs) to (E, n, outputs); with gradients where autograd is on."""
+        y = x.expand(self.members, *x.shape)
+        for number, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            y = torch.baddbmm(bias, y, weight)
+            if number < len(self.weights) - 1:
+                if self.scales:
+                    y = nn.functional.layer_norm(y, y.shape[-1:], eps=EPSILON)
+                    y = torch.addcmul(self.shifts[number], y, self.scales[number])
+                y = getattr(nn.functional, self.activation)(y)
+        return y
+
+
+def _orthogonal(members: int, rows: int, columns: int, gain: float) -> torch.Tensor:
+    """First weights (members, rows, columns)."""
+    weights = torch.empty(members, rows, columns)
+    for weight in weights:
+        nn.init.orthogonal_(weight, gain)
+    return weights
+
+
+class Pass:
+    """Forward and backward through an `Ensemble`, written out.
+
+    Networks for control are so small that autograd's bookkeeping, and the room that every product asks for anew, cost
+    as much as their arithmetic: here the room is kept, and only those gradients are computed that somebody wants.
+
+    Args:
+        network: The ensemble. Its parameters must not move in memory any more.
+        gradients: From a parameter to where its gradient goes; `None` where nobody wants any.
+    """
+
+    def __init__(self, network: Ensemble, gradients: Callable[[torch.Tensor], torch.Tensor] | None = None) -> None:
+        self.network, self.activation = network, ACTIVATIONS[network.activation]
+        self.weights = [weight.detach() for weight in network.weights]
+        self.biases = [bias.detach() for bias in network.biases]
+        self.scales = [scale.detach() for scale in network.scales]
+        self.shifts = [shift.detach() for shift in network.shifts]
+        if gradients is not None:
+            self.d_weights, self.d_biases, self.d_scales, self.d_shifts = (
+                [gradients(part) for part in parts]
+                for parts in (network.weights, network.biases, network.scales, network.shifts)
+            )
+        self._rooms: dict[tuple[int, int, str], list[torch.Tensor]] = {}
+
+    def forward(self, x: torch.Tensor, chosen: torch.Tensor | None = None) -> torch.Tensor:
+        """(n, inputs) to (E, n, outputs), good until the next call; of the members `chosen`, int64 (m,), alone.
+
+        `backward` is for a pass of all members.
+        """
+        weights, biases, scales, shifts = self._members(chosen)
+        count = len(weights[0])
+        room = self._room(count, len(x), "product")
+        self.inputs, self.normed = [x.expand(count, *x.shape)], []
+        self.before: list[torch.Tensor] = []
+        for number, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+            y = torch.baddbmm(bias, self.inputs[-1], weight, out=room[number])
+            if number == len(weights) - 1:
+                return y
+            if scales:
+                hat, mean, rstd = torch.native_layer_norm(y, [y.shape[-1]], None, None, EPSILON)
+                self.normed.append((y, hat, mean, rstd))
+                y = torch.addcmul(shifts[number], hat, scales[number])
+            self.before.append(y)
+            self.inputs.append(self.activation.forward(y))
+        raise AssertionError("an ensemble has a last layer")
+
+    def _members(self, chosen: torch.Tensor | None) -> tuple[list[torch.Tensor], ...]:
+        parts = self.weights, self.biases, self.scales, self.shifts
+        if chosen is None:
+            return parts
+        return tuple([part.index_select(0, chosen) for part in some] for some in parts)
+
+    def _room(self, members: int, count: int, use: str) -> list[torch.Tensor]:
+        """For the outputs of every layer, (members, count, width), or for their gradients: it is kept."""
+        key = members, count, use
+        if key not in self._rooms:
+            self._rooms[key] = [weight.new_empty(members, count, weight.shape[-1]) for weight in self.weights]
+        return self._rooms[key]
+
+    def backward(
+        self, gradient: torch.Tensor, *, learns: bool = True, inputs: slice | None = None
+    ) -> torch.Tensor | None:
+        """From the gradient of the outputs, (E, n, outputs), to that of parameters and inputs.
+
+        Args:
+            gradient: Of the last `forward`, which was of all members.
+            learns: Whether the parameters' gradients are wanted.
+            inputs: Of which inputs the gradient is wanted.
+
+        Returns:
+            That of the inputs, (n, inputs), all members together; `None` where it is not wanted.
+        """
+        room = self._room(len(gradient), gradient.shape[1], "gradient")
+        for number in range(len(self.weights) - 1, -1, -1):
+            if number < len(self.weights) - 1:
+                gradient = self._through_activation(number, gradient, learns)
+            if learns:
+                torch.bmm(self.inputs[number].transpose(1, 2), gradient, out=self.d_weights[number])
+                torch.sum(gradient, 1, keepdim=True, out=self.d_biases[number])
+            if number:
+                gradient = torch.bmm(gradient, self.weights[number].transpose(1, 2), out=room[number - 1])
+        if inputs is None:
+            return None
+        return torch.bmm(gradient, self.weights[0][:, inputs].transpose(1, 2)).sum(0)
+
+    def _through_activation(self, number: int, gradient: torch.Tensor, learns: bool) -> torch.Tensor:
+        """From the gradient of a hidden layer's output to that of its product."""
+        gradient = self.activation.backward(gradient, self.before[number], self.inputs[number + 1])
+        if not self.scales:
+            return gradient
+        product, hat, mean, rstd = self.normed[number]
+        if learns:
+            torch.sum(gradient * hat, 1, keepdim=True, out=self.d_scales[number])
+            torch.sum(gradient, 1, keepdim=True, out=self.d_shifts[number])
+        scaled = gradient.mul_(self.scales[number])
+        shape = [product.shape[-1]]
+        found: torch.Tensor = aten.native_layer_norm_backward(
+            scaled, product, shape, mean, rstd, None, None, [True, False, False]
+        )[0]
+        return found

@@ -1,0 +1,55 @@
+"""Rewards that are given again, because somebody else judges by now."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+
+import torch
+
+from plaudit.rl.relabel import Relabelled
+from plaudit.rl.replay import Replay
+
+logger = logging.getLogger("plaudit")
+
+TOGETHER = 1000
+"""Transitions, or the rest of an episode more, that are judged together."""
+
+
+def renew(replay: Replay, who: Relabelled) -> bool:
+    """Has the rewards of all transitions given again, in place, where not all are of the present version; returns
+    whether they were. Where the verdict ends episodes, the new verdict says where the task ended.
+    """
+    columns, slots = replay.columns, replay.transitions()
+    if not bool((columns["version"][slots] != who.version).any()):
+        return False
+    started = time.perf_counter()
+    for part in _pieces(replay, slots):
+        seen = {name: columns[name][part] for name in replay.extras}
+        reward, terminated = who.again(seen, columns["ended"][part], replay.obs(replay.next(part)))
+        columns["reward"][part] = reward.to(replay.device)
+        columns["terminated"][part] = terminated.to(replay.device)
+        # A task that is over now where the episode went on: what came after does not count for what led there.
+        columns["ended"][part] |= terminated.to(replay.device)
+    columns["version"][slots] = who.version
+    logger.info(
+        "replay: %s rewards were given anew, by version %d of the reward model, in %.1f s.",
+        f"{len(slots):,}",
+        who.version,
+        time.perf_counter() - started,
+    )
+    return True
+
+
+def _pieces(replay: Replay, slots: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Transitions of one env each, cut where episodes end: what was before does not count for what comes after."""
+    for env in range(replay.num_envs):
+        ours = slots[slots % replay.num_envs == env]
+        ends = (replay.columns["ended"][ours].nonzero().squeeze(-1) + 1).tolist()
+        start = 0
+        for end in [*(end for end in ends if end < len(ours)), len(ours)]:
+            if end - start >= TOGETHER or end == len(ours):
+                if end > start:
+                    yield ours[start:end]
+                start = end

@@ -1,0 +1,267 @@
+"""A replay on the disk: what is new of it at every checkpoint, or files that it lives in.
+
+Beside a checkpoint, which says how many slots each env had filled, stand numbered files with the slots that were filled
+between one checkpoint and the next. Each is written whole or not at all, so that a kill at any instant leaves all that
+the last checkpoint needs, and each costs what is new and not what there is.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from plaudit.errors import CheckpointError, ConfigError, OutputError
+from plaudit.files import whole_file
+from plaudit.rl.obs import ObsDim
+from plaudit.rl.relabel import Layout
+from plaudit.rl.replay import NUMBER, Replay
+
+logger = logging.getLogger("plaudit")
+
+_ENV = "env"
+"""Column of a file: of which env its rows are."""
+
+SUFFIX = ".safetensors"
+
+
+class Keeper(Protocol):
+    """Keeps a replay on the disk."""
+
+    def changed(self, *columns: str) -> None:
+        """Takes note that columns have changed in all slots, the old ones too."""
+
+    def save(self) -> None:
+        """Brings to the disk what is not there yet."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint must say of the replay."""
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Makes the replay what it was when the checkpoint with `state` was written."""
+
+
+def open_replay(
+    capacity: int,
+    num_envs: int,
+    obs_dim: ObsDim,
+    action_dim: int,
+    device: torch.device,
+    *,
+    extras: Layout | None = None,
+    storage: Literal["memory", "disk"] = "memory",
+    folder: Path | None = None,
+) -> tuple[Replay, Keeper | None]:
+    """A replay that lives in memory or in files, with the other arguments of `Replay`, and who keeps it in `folder`:
+    nobody where that is `None`.
+    """
+    keeper: Keeper | None = None
+    if storage == "memory":
+        replay = Replay(capacity, num_envs, obs_dim, action_dim, device, extras=extras)
+        keeper = None if folder is None else ReplayLog(replay, folder)
+    elif folder is None:
+        raise ConfigError("algorithm.cfg.storage is 'disk', but this run has no folder to keep it in.")
+    else:
+        keeper = files = MappedFiles(folder)
+        replay = Replay(capacity, num_envs, obs_dim, action_dim, device, extras=extras, allocate=files.allocate)
+        files.replay = replay
+    logger.info(
+        "replay: room for %s transitions of %s bytes, %s MB of %s.",
+        f"{replay.slots:,}",
+        f"{replay.nbytes // replay.slots:,}",
+        f"{replay.nbytes / 1e6:,.0f}",
+        storage,
+    )
+    return replay, keeper
+
+
+class ReplayLog:
+    """Keeps a replay in a folder, by what is new of it.
+
+    Args:
+        replay: The replay.
+        folder: For the files.
+
+    Attributes:
+        last: Number of the newest file.
+    """
+
+    def __init__(self, replay: Replay, folder: Path) -> None:
+        self.replay, self.folder = replay, folder
+        self.last = 0
+        self._saved = torch.zeros_like(replay.heads)
+        self._changed: set[str] = set()
+        self._heads: dict[int, torch.Tensor] = {}
+
+    def changed(self, *columns: str) -> None:
+        self._changed.update(columns)
+
+    def save(self) -> None:
+        # Also lets those files go of which everything is overwritten by now.
+        if self._changed:
+            self._write(self._rows(torch.zeros_like(self._saved)), sorted(self._changed))
+            self._changed.clear()
+        if not torch.equal(self._saved, self.replay.heads):
+            # The slot that waits for an action is where the newest action led to: it is written now and once more.
+            self._write(self._rows(self._saved), list(self.replay.columns))
+            self._saved = self.replay.heads.clone()
+        for number, heads in list(self._heads.items()):
+            if bool((heads < self.replay.heads - self.replay.rows).all()):
+                self._file(number).unlink(missing_ok=True)
+                del self._heads[number]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"last": self.last, **filled(self.replay)}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        # Files that were written after the checkpoint go: the run lives through that time once more.
+        replay = self.replay
+        _check_same(replay, state)
+        for name in ("done", NUMBER):
+            replay.columns[name].zero_()
+        for path in sorted(self.folder.glob(f"*{SUFFIX}")):
+            number = int(path.stem)
+            if number > state["last"]:
+                path.unlink(missing_ok=True)
+                continue
+            content = _read(path)
+            envs = content.pop(_ENV)
+            slots = replay.slot(content[NUMBER], envs)
+            for name, values in content.items():
+                replay.columns[name][slots] = values.to(replay.device)
+            self._heads[number] = _newest(content[NUMBER], envs, replay.num_envs)
+        replay.heads.copy_(state["heads"])
+        _forget(replay)
+        self.last, self._saved = int(state["last"]), replay.heads.clone()
+
+    def _file(self, number: int) -> Path:
+        return self.folder / f"{number:06d}{SUFFIX}"
+
+    def _rows(self, since: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Numbers and envs of the slots that each env has filled since then, and of the one that waits."""
+        heads = self.replay.heads
+        first = torch.maximum(since, heads - self.replay.rows + 1)
+        parts = [torch.arange(int(a), int(b) + 1) for a, b in zip(first, heads, strict=True)]
+        envs = [torch.full_like(part, env) for env, part in enumerate(parts)]
+        return torch.cat(parts), torch.cat(envs)
+
+    def _write(self, rows: tuple[torch.Tensor, torch.Tensor], columns: Sequence[str]) -> None:
+        numbers, envs = rows
+        slots = self.replay.slot(numbers, envs)
+        content = {name: self.replay.columns[name][slots].cpu() for name in columns}
+        content |= {NUMBER: numbers, _ENV: envs}
+        self.last += 1
+        path = self._file(self.last)
+        with whole_file(path) as temporary:
+            try:
+                save_file(content, temporary)
+            except SafetensorError as error:
+                raise OutputError(f"cannot write the replay '{path}': {error}. Is the disk full?") from error
+        self._heads[self.last] = self.replay.heads.clone()
+
+
+class MappedFiles:
+    """The files that a replay lives in, which the system reads and writes as it sees fit.
+
+    Nothing needs to be written at a checkpoint. What is overwritten after it is lost to it: a run that is resumed from
+    there goes on without its oldest transitions, as many as had come after.
+
+    Args:
+        folder: For the files.
+    """
+
+    replay: Replay
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._maps: list[np.memmap[Any, Any]] = []
+
+    def allocate(self, name: str, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
+        """A column, with what it held where the file is there already."""
+        path = self.folder / f"{name.replace('/', '.')}.bin"
+        size = math.prod(shape) * kind.itemsize
+        old = path.exists() and path.stat().st_size == size
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            free = shutil.disk_usage(self.folder).free
+            if not old and size > free:
+                raise OutputError(
+                    f"algorithm.cfg.capacity: '{path}' needs {size / 1e9:.1f} GB, but the disk has {free / 1e9:.1f} GB "
+                    "free. Set it lower, or runtime.output_dir to another disk."
+                )
+            column = np.memmap(path, torch.empty(0, dtype=kind).numpy().dtype, "r+" if old else "w+", shape=shape)
+        except OSError as error:
+            raise OutputError(f"cannot write the replay '{path}': {error.strerror or error}.") from error
+        self._maps.append(column)
+        return torch.from_numpy(column)
+
+    def save(self) -> None:
+        for column in self._maps:
+            column.flush()
+
+    def changed(self, *columns: str) -> None:
+        pass  # The files are what was changed.
+
+    def state_dict(self) -> dict[str, Any]:
+        return filled(self.replay)
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        _check_same(self.replay, state)
+        self.replay.heads.copy_(state["heads"])
+        _forget(self.replay)
+
+
+def as_words(layout: Layout) -> dict[str, list[Any]]:
+    """A layout, for a checkpoint."""
+    return {name: [list(shape), str(kind).removeprefix("torch.")] for name, (shape, kind) in layout.items()}
+
+
+def from_words(words: Mapping[str, Sequence[Any]]) -> Layout:
+    """What `as_words` was given."""
+    return {name: (tuple(shape), getattr(torch, kind)) for name, (shape, kind) in words.items()}
+
+
+def filled(replay: Replay) -> dict[str, Any]:
+    """How far a replay was filled, for a checkpoint."""
+    return {"heads": replay.heads.clone(), "rows": replay.rows}
+
+
+def _read(path: Path) -> dict[str, torch.Tensor]:
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CheckpointError(
+            f"the replay '{path}' is damaged ({error}). Resume from an earlier checkpoint, or delete the file to go on "
+            "without what it holds."
+        ) from error
+
+
+def _newest(numbers: torch.Tensor, envs: torch.Tensor, num_envs: int) -> torch.Tensor:
+    """The highest number of each env."""
+    return torch.full((num_envs,), -1, dtype=torch.int64).scatter_reduce_(0, envs, numbers, "amax")
+
+
+def _check_same(replay: Replay, state: Mapping[str, Any]) -> None:
+    if len(state["heads"]) != replay.num_envs or state["rows"] != replay.rows:
+        raise CheckpointError(
+            f"the replay of the checkpoint has {state['rows']} slots for each of {len(state['heads'])} envs, but here "
+            f"are {replay.rows} for {replay.num_envs}. Keep algorithm.cfg.capacity and the number of envs as they were."
+        )
+
+
+def _forget(replay: Replay) -> None:
+    """Leaves only those transitions whose slots hold what belongs there by the heads; counts them anew."""
+    rows = torch.arange(replay.rows)[:, None]
+    # The newest number up to the head's that lies in each row of each env.
+    newest = replay.heads - (replay.heads - rows) % replay.rows
+    held = replay.columns[NUMBER].cpu().view(replay.rows, replay.num_envs)
+    replay.columns["done"] &= ((held == newest) & (newest < replay.heads)).flatten().to(replay.device)
+    replay.size = int(replay.columns["done"].sum())

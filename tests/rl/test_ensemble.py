@@ -1,0 +1,81 @@
+"""Networks side by side, and their gradients, against autograd and against networks by themselves."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+import torch
+from torch import nn
+
+from plaudit.rl.ensemble import EPSILON, Ensemble, Pass
+from plaudit.rl.flatten import FlatParameters
+
+
+def make(members: int, activation: str, layer_norm: bool) -> Ensemble:
+    made = Ensemble(members, 5, (7, 6), 2, activation, layer_norm, 1.0).double()
+    for part in made.parameters():  # LayerNorm begins as nothing, and biases as zeros: a mistake there must show.
+        part.data += 0.3 * torch.randn_like(part)
+    return made
+
+
+def alone(ensemble: Ensemble, member: int) -> nn.Sequential:
+    """One member as torch's own layers."""
+    layers: list[nn.Module] = []
+    for number, (weight, bias) in enumerate(zip(ensemble.weights, ensemble.biases, strict=True)):
+        linear = nn.Linear(weight.shape[1], weight.shape[2]).double()
+        linear.weight.data, linear.bias.data = weight[member].t().clone(), bias[member, 0].clone()
+        layers.append(linear)
+        if number < len(ensemble.weights) - 1:
+            if ensemble.scales:
+                norm = nn.LayerNorm(weight.shape[2], eps=EPSILON).double()
+                norm.weight.data = ensemble.scales[number][member, 0].clone()
+                norm.bias.data = ensemble.shifts[number][member, 0].clone()
+                layers.append(norm)
+            name = {"relu": "ReLU", "tanh": "Tanh", "elu": "ELU", "silu": "SiLU", "gelu": "GELU"}[ensemble.activation]
+            layers.append(getattr(nn, name)())
+    return nn.Sequential(*layers)
+
+
+CASES = list(product(("relu", "tanh", "elu", "silu", "gelu"), (False, True)))
+
+
+@pytest.mark.parametrize(("activation", "layer_norm"), CASES)
+def test_each_member_is_a_network_of_its_own(activation: str, layer_norm: bool) -> None:
+    ensemble, x = make(3, activation, layer_norm), torch.randn(4, 5, dtype=torch.float64)
+    expected = torch.stack([alone(ensemble, member)(x) for member in range(3)])
+    torch.testing.assert_close(ensemble(x), expected)
+    with torch.no_grad():
+        written = Pass(ensemble)
+        torch.testing.assert_close(written.forward(x), expected)
+        torch.testing.assert_close(written.forward(x, torch.tensor([2, 0])), expected[[2, 0]])
+
+
+@pytest.mark.parametrize(("activation", "layer_norm"), CASES)
+@pytest.mark.parametrize("members", [1, 3])
+def test_the_gradient_is_autograds(activation: str, layer_norm: bool, members: int) -> None:
+    ensemble, x = make(members, activation, layer_norm), torch.randn(4, 5, dtype=torch.float64, requires_grad=True)
+    parameters = FlatParameters(ensemble)
+    wanted = torch.randn(members, 4, 2, dtype=torch.float64)
+    expected = torch.autograd.grad(ensemble(x), [*parameters.parts, x], wanted)
+    with torch.no_grad():
+        written = Pass(ensemble, parameters.gradient_of)
+        for _ in range(2):  # The second time in room that is used already.
+            written.forward(x.detach())
+            inputs = written.backward(wanted.clone(), inputs=slice(1, 4))
+        torch.testing.assert_close(inputs, expected[-1][:, 1:4])
+        torch.testing.assert_close(parameters.gradient, torch.cat([part.flatten() for part in expected[:-1]]))
+        parameters.gradient.fill_(7.0)
+        written.forward(x.detach())
+        torch.testing.assert_close(written.backward(wanted.clone(), learns=False, inputs=slice(0, 5)), expected[-1])
+        assert (parameters.gradient == 7.0).all()
+        assert written.forward(x.detach()).shape == (members, 4, 2)
+        assert written.backward(wanted.clone()) is None
+
+
+def test_members_begin_apart() -> None:
+    ensemble = Ensemble(4, 5, (8,), 1, "relu", False, 1.0)
+    values = ensemble(torch.randn(6, 5))
+    assert len({tuple(row) for row in values[..., 0].tolist()}) == 4
+    square = ensemble.weights[0][1] @ ensemble.weights[0][1].t()
+    torch.testing.assert_close(square, 2.0 * torch.eye(5))

@@ -1,0 +1,180 @@
+"""Rewards in a replay that another model gives again: all that they depend on is there, and all are the new one's."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from learned_samples import Slider, brightness, manager, pictures
+from sac_helpers import make_trainer, sac_of
+
+from plaudit.envs.base import Frames, Step
+from plaudit.errors import NonFiniteError
+from plaudit.rewards.env import RewardedEnv
+from plaudit.rl import Trainer
+from plaudit.rl import renewal as module
+
+KEYS: dict[str, Any] = {"learning_starts": 40, "batch_size": 16, "update_ratio": 0.1}
+
+
+class Snapping(Slider):
+    """A slider that can be drawn later, and says how often it was."""
+
+    can_snapshot = True
+    later = 0
+
+    def snapshot(self) -> torch.Tensor:
+        return self.place[:, None].double()
+
+    def render_snapshots(self, snapshots: torch.Tensor) -> Frames:
+        self.later += len(snapshots)
+        return {"base_camera": pictures(4 * snapshots[:, 0].float())}
+
+
+class Broken(Slider):
+    """A slider whose observation is no number at some step."""
+
+    def __init__(self, num_envs: int, breaks_at: int) -> None:
+        super().__init__(num_envs)
+        self.left = breaks_at
+
+    def step(self, action: torch.Tensor) -> Step:
+        step = super().step(action)
+        self.left -= 1
+        if self.left == 0:
+            step.obs["state"][1] = float("nan")
+        return step
+
+
+def trained(env: Slider, run: Path | None = None, iterations: int = 4, **settings: Any) -> Trainer:
+    judge = manager(readings=env.readings, **settings)
+    trainer = make_trainer(RewardedEnv(env, judge), run=run, sac=KEYS, rollout_steps=9)
+    trainer.train(iterations=iterations)
+    return trainer
+
+
+def column(trainer: Trainer, name: str) -> torch.Tensor:
+    buffer = sac_of(trainer).buffer
+    return buffer.columns[name][buffer.transitions()]
+
+
+def claimed(place: torch.Tensor, threshold: float) -> torch.Tensor:
+    """What the model takes for a success, of pictures that round the logit to sixteenths."""
+    return ((64 * place).round() / 16 > math.log(threshold / (1 - threshold))).float()
+
+
+MODES: list[dict[str, Any]] = [
+    {},
+    {"reward_mode": "terminal"},
+    {"reward_interval": 3},
+    {"hold": 2, "hysteresis": 0.3},
+    {"guards": ["place > 0.2"]},
+    {"terminate_on_success": True},
+    {"combine_mode": "add", "reward_weight": 2.0},
+]
+
+
+@pytest.mark.parametrize("kind", [Slider, Snapping])
+@pytest.mark.parametrize("settings", MODES)
+def test_the_same_model_gives_the_same_rewards_again(
+    kind: type[Slider], settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TOGETHER", 7)  # Several pieces of every env's time.
+    trainer = trained(kind(4), **settings)
+    before = {name: column(trainer, name).clone() for name in ("reward", "terminated", "ended")}
+    assert float(before["reward"].abs().mean()) > 0
+    env = trainer.env
+    assert isinstance(env, RewardedEnv)
+    assert (column(trainer, "version") == 1).all()
+    sac_of(trainer).buffer.columns["reward"].fill_(77.0)
+    env.version = 2
+    sac_of(trainer)._renew()
+    assert (column(trainer, "version") == 2).all()
+    for name, value in before.items():
+        torch.testing.assert_close(column(trainer, name), value)
+    extras = sac_of(trainer).buffer.extras
+    assert ("snapshot" in extras) == (kind is Snapping)
+    assert ("frame/base_camera" in extras) == (kind is Slider)
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_after_a_swap_all_rewards_are_the_new_models_also_after_a_resume(tmp_path: Path, ends: bool) -> None:
+    trainer = trained(Snapping(4), tmp_path, terminate_on_success=ends)
+    env = trainer.env
+    assert isinstance(env, RewardedEnv)
+    old = column(trainer, "reward").clone()
+    # A picture's logit is four times the place: over 0.9 beyond 0.549, where it was 0 before.
+    env.swap(manager(brightness(0.9), readings=env.readings, terminate_on_success=ends), 2)
+    trainer.train(iterations=5)
+    sac = sac_of(trainer)
+    slots = sac.buffer.transitions()
+    place = sac.buffer.obs(sac.buffer.next(slots))[:, 0] / 2  # type: ignore[index]
+    wanted = claimed(place, 0.9)
+    assert torch.equal(column(trainer, "reward"), wanted)
+    assert (column(trainer, "version") == 2).all()
+    assert not torch.equal(old, wanted[: len(old)])
+    assert torch.equal(column(trainer, "terminated"), wanted.bool() if ends else torch.zeros_like(wanted).bool())
+    if ends:  # What the first model had ended wrongly is bootstrapped from now.
+        batch = sac.buffer.take(slots, 1, 0.9)
+        torch.testing.assert_close(batch.discount, 0.9 * (1 - wanted))
+    resumed = make_trainer(
+        RewardedEnv(Snapping(4), manager(brightness(0.9), terminate_on_success=ends), version=2),
+        run=tmp_path,
+        sac=KEYS,
+        rollout_steps=9,
+    )
+    resumed.load(tmp_path / "checkpoints" / "latest.pt")
+    assert torch.equal(column(resumed, "reward"), wanted)
+    assert torch.equal(column(resumed, "terminated"), column(trainer, "terminated"))
+    drawn = env.env.later  # type: ignore[attr-defined]
+    resumed.train(iterations=6)
+    assert resumed.env.env.later == 0 < drawn  # type: ignore[attr-defined] # They need not be given once more.
+
+
+def test_a_kill_between_swap_and_checkpoint_gives_them_again(tmp_path: Path) -> None:
+    trained(Snapping(4), tmp_path)
+    # The checkpoint is of version 1; the model has been refreshed since.
+    resumed = make_trainer(
+        RewardedEnv(Snapping(4), manager(brightness(0.9)), version=2), run=tmp_path, sac=KEYS, rollout_steps=9
+    )
+    resumed.load(tmp_path / "checkpoints" / "latest.pt")
+    assert (column(resumed, "version") == 1).all()
+    resumed.train(iterations=5)
+    assert (column(resumed, "version") == 2).all()
+
+
+@pytest.mark.parametrize("settings", MODES)
+def test_sac_learns_from_what_the_model_says(settings: dict[str, Any]) -> None:
+    trainer = make_trainer(
+        RewardedEnv(Slider(4), manager(readings={"place": Slider().readings["place"]}, **settings)), sac=KEYS
+    )
+    trainer.train(iterations=5)
+    assert trainer.deferred == (not settings.get("terminate_on_success", False))
+    buffer = sac_of(trainer).buffer
+    slots = buffer.transitions()
+    place = buffer.obs(buffer.next(slots))[:, 0] / 2  # type: ignore[index]
+    reward, ended = buffer.columns["reward"][slots], buffer.columns["ended"][slots]
+    if not settings:
+        assert torch.equal(reward, claimed(place, 0.5))
+    if settings.get("reward_mode") == "terminal":
+        assert torch.equal(reward, claimed(place, 0.5) * ended)
+    if settings.get("terminate_on_success"):
+        assert torch.equal(buffer.columns["terminated"][slots], claimed(place, 0.5).bool())
+        assert torch.equal(reward, claimed(place, 0.5))
+
+
+def test_rewards_that_were_never_settled_are_given_after_a_resume(tmp_path: Path) -> None:
+    env = RewardedEnv(Broken(4, breaks_at=22), manager())
+    trainer = make_trainer(env, run=tmp_path, sac=KEYS, rollout_steps=9)
+    with pytest.raises(NonFiniteError):
+        trainer.train(iterations=4)
+    resumed = make_trainer(RewardedEnv(Slider(4), manager()), run=tmp_path, sac=KEYS, rollout_steps=9)
+    resumed.load(tmp_path / "checkpoints" / "latest.pt")
+    assert (column(resumed, "version") == -1).sum() == 4 * 3  # Of the third rollout, what came before it broke.
+    resumed.train(iterations=3)
+    buffer = sac_of(resumed).buffer
+    place = buffer.obs(buffer.next(buffer.transitions()))[:, 0] / 2  # type: ignore[index]
+    assert torch.equal(column(resumed, "reward"), claimed(place, 0.5))

@@ -1,0 +1,155 @@
+"""A replay on the disk: what is new is written, what is old goes, and what is torn is told of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from test_replay import Walk, everything, rows
+
+from plaudit.errors import CheckpointError, ConfigError, OutputError
+from plaudit.rl import replay_files as module
+from plaudit.rl.replay import Replay
+from plaudit.rl.replay_files import ReplayLog, open_replay
+
+CPU = torch.device("cpu")
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def again(folder: Path, state: dict[str, object], capacity: int = 30) -> Replay:
+    """A new replay, as the files have it."""
+    replay = Replay(capacity, 2, 1, 1)
+    ReplayLog(replay, folder).load(state)
+    return replay
+
+
+def test_what_is_new_is_written_and_all_comes_back(tmp_path: Path) -> None:
+    replay, walk = Replay(30, 2, 1, 1), Walk(2, 3)
+    log = ReplayLog(replay, tmp_path)
+    for count in (3, 0, 4, 1, 25):
+        for _ in range(count):
+            walk.step(replay)
+        log.save()
+        other = again(tmp_path, log.state_dict())
+        assert len(other) == len(replay)
+        assert rows(everything(other, 3)) == rows(everything(replay, 3))
+        torch.manual_seed(0)
+        drawn = replay.sample(50, 2, 0.9)
+        torch.manual_seed(0)
+        for ours, theirs in zip(drawn, other.sample(50, 2, 0.9), strict=True):
+            assert torch.equal(ours, theirs)
+    # Nothing new was no file; and when all of the first files was overwritten, they went.
+    assert files(tmp_path) == ["000004.safetensors"]
+    sizes = {path.stat().st_size for path in tmp_path.iterdir()}
+    walk.step(replay)
+    log.save()
+    assert (tmp_path / "000005.safetensors").stat().st_size < min(sizes) / 2
+
+
+def test_a_loaded_replay_goes_on_where_the_other_would(tmp_path: Path) -> None:
+    replay, walk = Replay(30, 2, 1, 1), Walk(2, 3)
+    log = ReplayLog(replay, tmp_path)
+    for _ in range(8):
+        walk.step(replay)
+    log.save()
+    state = log.state_dict()
+    for _ in range(3):  # Lived through, saved, and taken back: the checkpoint knows nothing of it.
+        walk.step(replay)
+    log.save()
+    other, twin = Replay(30, 2, 1, 1), Walk(2, 3)
+    second = ReplayLog(other, tmp_path)
+    second.load(state)
+    assert files(tmp_path) == ["000001.safetensors"]
+    for _ in range(8):
+        twin.step(Replay(30, 2, 1, 1))
+    other.follow(twin.obs)
+    for _ in range(3):
+        twin.step(other)
+    assert rows(everything(other)) == rows(everything(replay))
+    second.save()
+    assert rows(everything(again(tmp_path, second.state_dict()))) == rows(everything(replay))
+
+
+def test_columns_that_changed_everywhere_are_written_again(tmp_path: Path) -> None:
+    replay, walk = Replay(30, 2, 1, 1), Walk(2, 3)
+    log = ReplayLog(replay, tmp_path)
+    for _ in range(5):
+        walk.step(replay)
+    log.save()
+    replay.columns["reward"].mul_(-1)
+    walk.step(replay)
+    log.changed("reward")
+    log.save()
+    assert rows(everything(again(tmp_path, log.state_dict()))) == rows(everything(replay))
+    log.save()
+    assert files(tmp_path) == ["000001.safetensors", "000002.safetensors", "000003.safetensors"]
+
+
+def test_a_damaged_file_is_named_and_may_be_left_out(tmp_path: Path) -> None:
+    replay, walk = Replay(60, 2, 1, 1), Walk(2, 3)
+    log = ReplayLog(replay, tmp_path)
+    for _ in range(3):
+        for _ in range(4):
+            walk.step(replay)
+        log.save()
+    state, path = log.state_dict(), tmp_path / "000002.safetensors"
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(CheckpointError, match=r"the replay '.*000002.safetensors' is damaged"):
+        again(tmp_path, state, 60)
+    path.unlink()
+    kept = rows(everything(again(tmp_path, state, 60)))
+    whole = rows(everything(replay))
+    assert set(kept) < set(whole)
+    # Of 12 steps 4 are missing; the newest before them leads to a slot that is missing too, where it did not end.
+    assert 2 * 12 - 2 * 4 - 2 <= len(kept) <= 2 * 12 - 2 * 4
+
+
+@pytest.mark.parametrize("steps", [8, 40])
+def test_a_replay_in_files_is_there_again_without_being_read(tmp_path: Path, steps: int) -> None:
+    def opened() -> tuple[Replay, module.Keeper]:
+        replay, keeper = open_replay(60, 2, 1, 1, CPU, storage="disk", folder=tmp_path)
+        assert keeper is not None
+        return replay, keeper
+
+    (replay, keeper), walk = opened(), Walk(2, 3)
+    for _ in range(steps):
+        walk.step(replay)
+    keeper.save()
+    state, then = keeper.state_dict(), rows(everything(replay))
+    other, second = opened()
+    second.load(state)
+    assert rows(everything(other)) == then
+    assert len(other) == len(then)
+    for _ in range(3):  # Not in the checkpoint. Where the ring is full, the oldest are overwritten by it.
+        walk.step(replay)
+    other, second = opened()
+    second.load(state)
+    kept = rows(everything(other))
+    assert kept == (then if steps == 8 else [row for row in then if row in kept])
+    assert len(kept) >= len(then) - 2 * 5
+    assert "obs..bin" in files(tmp_path) and "reward.bin" in files(tmp_path)
+
+
+def test_what_cannot_be_kept_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"storage is 'disk', but this run has no folder"):
+        open_replay(30, 2, 1, 1, CPU, storage="disk")
+    with pytest.raises(OutputError, match=r"needs 40000000.0 GB, but the disk has"):
+        open_replay(10**16, 1, 1, 1, CPU, storage="disk", folder=tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match=r"cannot write the replay"):
+        open_replay(30, 1, 1, 1, CPU, storage="disk", folder=tmp_path / "file")
+    replay = Replay(30, 2, 1, 1)
+    Walk(2, 3).step(replay)
+    with pytest.raises(OutputError, match=r"cannot write"):
+        ReplayLog(replay, tmp_path / "file").save()
+
+
+def test_layouts_as_words() -> None:
+    layout = {"asked": ((), torch.bool), "frame/a": ((4, 4, 3), torch.uint8)}
+    assert module.from_words(module.as_words(layout)) == layout
+    assert np.prod(module.from_words({"x": [[2, 3], "float64"]})["x"][0]) == 6

@@ -1,0 +1,152 @@
+"""Demonstrations for a run: chosen, checked, and with the rewards that are learned from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from learned_samples import Slider, brightness, manager, pictures
+from sac_helpers import make_trainer, sac_of
+
+from plaudit.envs.base import VecEnv
+from plaudit.episodes.episode import Episode
+from plaudit.episodes.store import EpisodeStore
+from plaudit.errors import DataError
+from plaudit.rewards.env import RewardedEnv
+from plaudit.rl import Trainer
+from plaudit.stages.demonstrating import pick, show
+
+PLACES = np.array([-0.4, -0.15, 0.1, 0.35, 0.6, 0.85], np.float32)
+
+
+def episode(id: str, success: bool = True, **changes: Any) -> Episode:
+    """A slider that goes right from -0.4 by a quarter a step, five steps, until the clock ends it."""
+    state = np.stack([2 * PLACES, np.arange(6, dtype=np.float32)], 1)
+    labels = (PLACES > 0.5).astype(np.int8) if success else np.zeros(6, np.int8)
+    over = np.arange(5) == 4
+    frames = {"base_camera": pictures(4 * torch.from_numpy(PLACES)).numpy()}
+    made = Episode(
+        id,
+        frames,
+        labels,
+        np.arange(6, dtype=np.int32),
+        5,
+        success,
+        "simulator",
+        state=state,
+        actions=np.ones((5, 1), np.float32),
+        rewards=PLACES[1:],
+        terminated=over & ~over,
+        truncated=over,
+    )
+    return replace(made, **changes)
+
+
+def stored(folder: Path, *episodes: Episode) -> str:
+    EpisodeStore.create(folder).add(episodes)
+    return str(folder)
+
+
+def trainer_on(env: VecEnv, place: str, count: int | None = None, run: Path | None = None) -> Trainer:
+    keys = {"demonstrations": place, "num_demonstrations": count, "learning_starts": 8, "batch_size": 8}
+    return make_trainer(env, sac=keys, rollout_steps=4, run=run)
+
+
+def rewards(trainer: Trainer) -> list[float]:
+    replay = sac_of(trainer).demonstrations
+    assert replay is not None
+    found: list[float] = replay.columns["reward"][replay.transitions()].tolist()
+    return found
+
+
+def test_successes_with_their_own_rewards(tmp_path: Path) -> None:
+    place = stored(tmp_path / "data", episode("a", success=False), episode("b"), episode("c"))
+    trainer = trainer_on(Slider(2), place, 1)
+    episodes = pick(trainer.algorithm, trainer.env, None)
+    assert [one.id for one in episodes] == ["b"]
+    show(trainer.algorithm, trainer.env, episodes)
+    assert rewards(trainer) == pytest.approx(PLACES[1:].tolist())
+    trainer.train(iterations=3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, [0, 1, 1, 1, 1]),
+        ({"reward_mode": "terminal"}, [0, 0, 0, 0, 1]),
+        ({"reward_interval": 2}, [0, 1, 0, 1, 1]),
+        ({"hold": 3}, [0, 0, 0, 1, 1]),
+        ({"guards": ["place > 0.3"]}, [0, 0, 1, 1, 1]),
+    ],
+)
+def test_rewards_of_a_model(tmp_path: Path, settings: dict[str, Any], expected: list[float]) -> None:
+    place = stored(tmp_path / "data", episode("a"))
+    slider = Slider(2)
+    trainer = trainer_on(RewardedEnv(slider, manager(readings=slider.readings, **settings)), place)
+    show(trainer.algorithm, trainer.env, pick(trainer.algorithm, slider, ("base_camera",)))
+    assert rewards(trainer) == expected
+
+
+def test_where_the_models_verdict_ends_episodes_it_ends_demonstrations(tmp_path: Path) -> None:
+    slider = Slider(2)
+    trainer = trainer_on(RewardedEnv(slider, manager(terminate_on_success=True)), stored(tmp_path, episode("a")))
+    show(trainer.algorithm, trainer.env, pick(trainer.algorithm, slider, ("base_camera",)))
+    replay = sac_of(trainer).demonstrations
+    assert replay is not None
+    batch = replay.take(replay.transitions(), 3, 0.5)
+    assert batch.discount.tolist() == [0, 0, 0, 0, 0]
+    assert batch.reward.tolist() == [0.5, 1, 1, 1, 1]
+
+
+def test_another_model_judges_demonstrations_again_also_after_a_resume(tmp_path: Path) -> None:
+    place = stored(tmp_path / "data", episode("a"))
+    slider, run = Slider(2), tmp_path / "run"
+    trainer = trainer_on(RewardedEnv(slider, manager()), place, run=run)
+    show(trainer.algorithm, trainer.env, pick(trainer.algorithm, slider, ("base_camera",)))
+    trainer.train(iterations=3)
+    assert rewards(trainer) == [0, 1, 1, 1, 1]
+    assert isinstance(trainer.env, RewardedEnv)
+    trainer.env.swap(manager(brightness(0.9)), 2)
+    trainer.train(iterations=4)
+    assert rewards(trainer) == [0, 0, 0, 1, 1]
+    (tmp_path / "data" / "episodes" / "a.safetensors").unlink()  # A resume does not need it.
+    resumed = trainer_on(RewardedEnv(Slider(2), manager(brightness(0.9)), version=2), place, run=run)
+    resumed.load(run / "checkpoints" / "latest.pt")
+    assert rewards(resumed) == [0, 0, 0, 1, 1]
+    resumed.train(iterations=5)
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    def picked(place: str, env: VecEnv | None = None, cameras: Any = None) -> list[Episode]:
+        trainer = trainer_on(env or Slider(2), place)
+        return pick(trainer.algorithm, trainer.env, cameras)
+
+    with pytest.raises(DataError, match=r"demonstrations: there is nothing at 'nowhere'. Collect some"):
+        picked("nowhere")
+    place = stored(tmp_path / "data", episode("a", meta={"env_cfg": {"reward_mode": "sparse"}}))
+    with pytest.raises(DataError, match=r"'a' has no pictures of 'wrist', which the reward model looks at"):
+        picked(place, cameras=("wrist",))
+    dense = Slider(2)
+    dense.cfg.reward_mode = "dense"
+    with pytest.raises(DataError, match=r"rewards of env.cfg.reward_mode 'sparse', but this run's are 'dense'"):
+        picked(place, dense)
+    assert picked(place, dense, ("base_camera",))  # A model's rewards are of another kind anyway.
+    few = episode("a")
+    few = replace(few, frames={"base_camera": few.frames["base_camera"][[0, 5]]}, labels=few.labels[[0, 5]])
+    few = replace(few, frame_index=np.array([0, 5], np.int32))
+    slider = Slider(2)
+    trainer = trainer_on(RewardedEnv(slider, manager()), stored(tmp_path / "few", few))
+    episodes = pick(trainer.algorithm, slider, ("base_camera",))
+    with pytest.raises(DataError, match=r"has pictures of 1 of its 5 steps, but the reward model must see 5"):
+        show(trainer.algorithm, trainer.env, episodes)
+
+
+def test_others_have_none() -> None:
+    trainer = make_trainer(Slider(2))
+    assert pick(trainer.algorithm, trainer.env, None) == []
+    show(trainer.algorithm, trainer.env, [])
+    assert sac_of(trainer).demonstrations is None
