@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
@@ -17,7 +16,9 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from plaudit.envs.config import GymConfig
-from plaudit.errors import ConfigError, MissingDependencyError, RegistryError, nearest
+from plaudit.envs.gym_ids import find_spec
+from plaudit.envs.maniskill_config import ManiSkillConfig
+from plaudit.errors import ConfigError, RegistryError
 from plaudit.registry import Registry
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 GYM_PREFIX = "gym:"
 """Ids that start so are envs of Gymnasium's registry, reached through `plaudit.envs.gym`."""
+
+MANISKILL_PREFIX = "maniskill:"
+"""Ids that start so are tasks of ManiSkill 3, reached through `plaudit.envs.maniskill`."""
 
 SINGLE_ENTRY = "plaudit.envs.views:make_single"
 VECTOR_ENTRY = "plaudit.envs.views:make_vector"
@@ -72,8 +76,9 @@ def _add(
     about: str = "",
 ) -> None:
     """Adds one env to both registries. Gymnasium first: it may refuse the id."""
-    if env_id.startswith(GYM_PREFIX):
-        raise RegistryError(f"env '{env_id}': ids that start with '{GYM_PREFIX}' belong to Gymnasium's envs.")
+    for prefix, owner in ((GYM_PREFIX, "Gymnasium"), (MANISKILL_PREFIX, "ManiSkill")):
+        if env_id.startswith(prefix):
+            raise RegistryError(f"env '{env_id}': ids that start with '{prefix}' belong to {owner}'s envs.")
     if env_id not in ENVS.names() or override:
         _add_to_gymnasium(env_id, override)
     ENVS.add(env_id, target, config=config, override=override, max_episode_steps=max_episode_steps, about=about)
@@ -86,12 +91,15 @@ def _add_to_gymnasium(env_id: str, override: bool) -> None:
         raise RegistryError(
             f"env '{env_id}' is already in Gymnasium's registry; choose another id or pass override=True."
         )
-    gymnasium.registry.pop(env_id, None)  # Gymnasium warns of a replacement; here it was asked for.
     try:
         # No max_episode_steps for Gymnasium: its TimeLimit would cut episodes that `episode_length` makes longer.
-        gymnasium.register(env_id, entry_point=SINGLE_ENTRY, vector_entry_point=VECTOR_ENTRY, kwargs={"env_id": env_id})
+        spec = EnvSpec(env_id, entry_point=SINGLE_ENTRY, vector_entry_point=VECTOR_ENTRY, kwargs={"env_id": env_id})
     except gymnasium.error.Error as error:
         raise RegistryError(f"env '{env_id}' cannot be added to Gymnasium's registry: {error}") from error
+    # Gymnasium does not let a `PickCube` and a `PickCube-v1` stand side by side, and the latter is ManiSkill's. It
+    # tells them by their name, not by the id that they are found under.
+    spec.name = f"plaudit {spec.name}"
+    gymnasium.registry[env_id] = spec
 
 
 def env_config_type(env_id: str) -> type | None:
@@ -102,24 +110,10 @@ def env_config_type(env_id: str) -> type | None:
     if env_id.startswith(GYM_PREFIX):
         find_spec(env_id.removeprefix(GYM_PREFIX))
         return GymConfig
+    if env_id.startswith(MANISKILL_PREFIX):
+        return ManiSkillConfig
     config_type, limit = ENVS.config_type(env_id), ENVS.entry(env_id).options.get("max_episode_steps")
     return config_type if limit is None else _limited(config_type, limit)
-
-
-def find_spec(env_id: str) -> EnvSpec:
-    """Gymnasium's spec of an id; an unknown one is an error that names the nearest."""
-    module, _, name = env_id.rpartition(":")
-    try:
-        if module:
-            importlib.import_module(module)
-        return gymnasium.spec(name)
-    except ImportError as error:
-        raise MissingDependencyError(f"gym:{env_id} needs a module that cannot be imported: {error}.") from error
-    except gymnasium.error.Error as error:
-        hint = nearest(name, gymnasium.registry)
-        if hint.startswith(" Known"):
-            hint = " gymnasium.pprint_registry() lists what there is; 'gym:module:Id' imports a module first."
-        raise RegistryError(f"unknown Gymnasium env '{env_id}'.{hint}") from error
 
 
 def build_env(
@@ -133,7 +127,8 @@ def build_env(
     """Builds an env from its id and its own keys.
 
     Args:
-        env_id: A registered id such as `PushCube`, or `gym:` and an id of Gymnasium's registry.
+        env_id: A registered id such as `PushCube`, or one of Gymnasium's after `gym:`, or of ManiSkill's after
+            `maniskill:`.
         cfg: The env's own keys as a mapping, or its config dataclass filled in.
         device: Where its tensors live.
         threads: CPU threads for simulation and rendering, for envs whose constructor takes them; `None` leaves the
@@ -144,6 +139,11 @@ def build_env(
         from plaudit.envs.gym import GymVecEnv
 
         return GymVecEnv(env_id.removeprefix(GYM_PREFIX), _convert(GymConfig, _keys(cfg, where), where), device)
+    if env_id.startswith(MANISKILL_PREFIX):
+        from plaudit.envs.maniskill import ManiSkillEnv
+
+        keys = _convert(ManiSkillConfig, _keys(cfg, where), where)
+        return ManiSkillEnv(env_id.removeprefix(MANISKILL_PREFIX), keys, device, threads or 0)
     limit = ENVS.entry(env_id).options.get("max_episode_steps")
     config_type = ENVS.config_type(env_id)
     config = _convert(config_type, _with_limit(config_type, _keys(cfg, where), limit), where)
@@ -228,7 +228,8 @@ def _register_builtins() -> None:
     }
     for name, (target, config, about) in tasks.items():
         _add(name, f"plaudit.envs.mujoco.{target}", config=f"plaudit.envs.mujoco.config:{config}", about=about)
-    for name in ("ConstantValue", "ObsValue", "Discount", "ActionReward", "ObsActionReward", "Timeout"):
+    probes = ("ConstantValue", "ObsValue", "Discount", "ActionReward", "ObsActionReward", "PictureAction", "Timeout")
+    for name in probes:
         about = "A probe whose value and best action are known."
         _add(f"probe/{name}", f"plaudit.envs.probes:{name}", config="plaudit.envs.config:ProbeConfig", about=about)
 

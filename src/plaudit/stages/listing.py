@@ -16,7 +16,11 @@ from plaudit.errors import ConfigError
 def envs() -> list[dict[str, Any]]:
     """The registered envs, a line each."""
     rows = [{"id": name, "description": ENVS.entry(name).options["about"]} for name in ENVS.names()]
-    return [*rows, {"id": "gym:<id>", "description": "Any Gymnasium env with a continuous action space."}]
+    return [
+        *rows,
+        {"id": "gym:<id>", "description": "Any Gymnasium env with a continuous action space."},
+        {"id": "maniskill:<id>", "description": "Any ManiSkill 3 task; needs plaudit[maniskill]."},
+    ]
 
 
 def env_keys(name: str) -> list[dict[str, Any]]:

@@ -1,0 +1,35 @@
+#!/bin/sh
+# ManiSkill asks for Vulkan. Where no driver will do, gets Mesa's, which needs no GPU. Debian 12's own is too old, so there
+# it comes from backports, by the address that the machine's own package sources have.
+# Usage: vulkan.sh PYTHON, one that can import plaudit.
+python=${1:-python3}
+[ "$(uname)" = Linux ] || exit 0
+problem=$("$python" -m plaudit.envs.maniskill_vulkan 2>&1 >/dev/null) && exit 0
+if ! command -v apt-get >/dev/null; then
+  echo "$problem" >&2
+  exit 1
+fi
+. /etc/os-release
+what=mesa-vulkan-drivers
+list=/etc/apt/sources.list.d/plaudit-backports.list
+if [ "$ID:$VERSION_CODENAME" = debian:bookworm ]; then
+  what="-t bookworm-backports $what"
+  sources=$(apt-get indextargets --format '$(RELEASE) $(REPO_URI)' 'Created-By: Packages')
+  site=$(echo "$sources" | sed -nE 's/^(bookworm|oldstable|stable) //p' | head -1)
+  echo "$sources" | grep -q '^bookworm-backports ' ||
+    line="deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $site bookworm-backports main"
+fi
+if [ "$(id -u)" != 0 ]; then
+  echo "$problem" >&2
+  echo "Run this once, then try again:" >&2
+  echo "  ${line:+echo '$line' | sudo tee $list && }sudo apt-get update && sudo apt-get install -y $what" >&2
+  exit 1
+fi
+echo "Installing $what"
+[ -z "$line" ] || echo "$line" >"$list"
+export DEBIAN_FRONTEND=noninteractive
+if ! { apt-get update -qq && apt-get install -y -qq --no-install-recommends $what >/dev/null; }; then
+  echo "apt-get could not install: $what" >&2
+  exit 1
+fi
+"$python" -m plaudit.envs.maniskill_vulkan >/dev/null

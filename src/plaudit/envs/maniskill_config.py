@@ -1,0 +1,54 @@
+"""Config keys of ManiSkill's tasks. Neither torch nor ManiSkill is imported here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from plaudit.config.schema import require
+
+OURS = (
+    "num_envs",
+    "obs_mode",
+    "control_mode",
+    "reward_mode",
+    "render_mode",
+    "sensor_configs",
+    "human_render_camera_configs",
+    "sim_backend",
+    "render_backend",
+)
+"""Arguments of a task that the keys below decide."""
+
+
+@dataclass(frozen=True)
+class ManiSkillConfig:
+    """`env.cfg` of `maniskill:` ids."""
+
+    num_envs: int | None = None  # Envs that step together; null is 16 where the CPU simulates, 512 on a GPU.
+    obs_mode: Literal["state", "rgb"] = "state"  # state: everything as numbers; rgb: cameras and what is no secret.
+    control_mode: str | None = None  # ManiSkill's name, such as pd_ee_delta_pos; null is the robot's default.
+    reward_mode: Literal["dense", "normalized_dense", "sparse"] = "normalized_dense"  # normalized: at most 1 a step.
+    ignore_terminations: bool = True  # Success and failure do not end an episode; false ends it there.
+    max_episode_steps: int | None = None  # Steps after which an episode is truncated; null is the task's own.
+    cameras: tuple[str, ...] | None = None  # Cameras that are rendered where frames are wanted; null is all there are.
+    camera_size: tuple[int, int] = (64, 64)  # Height and width of a frame in pixels.
+    shader: Literal["minimal", "default", "rt-fast", "rt-med", "rt"] = "minimal"  # From fast to beautiful; rt: a GPU.
+    show_goal: bool = True  # Goal markers are in the pictures; ManiSkill itself hides those of many tasks.
+    frames: Literal["none", "terminal", "always"] = "none"  # Frames given besides observations.
+    sim_backend: Literal["auto", "cpu", "gpu"] = "auto"  # Who simulates; auto is the GPU where runtime.cuda has one.
+    workers: int = 0  # Processes of the CPU's simulation; 0 is runtime.threads, which is every core by default.
+    kwargs: dict[str, Any] = field(default_factory=dict)  # Passed on to the task, such as robot_uids.
+
+    def __post_init__(self) -> None:
+        for key in ("num_envs", "max_episode_steps"):
+            value = getattr(self, key)
+            require(value is None or value >= 1, key, "must be at least 1")
+        require(self.workers >= 0, "workers", "must not be negative")
+        pixels = len(self.camera_size) == 2 and min(self.camera_size) >= 8
+        require(pixels, "camera_size", "must be (height, width) of at least 8 pixels each")
+        if self.obs_mode == "rgb" or self.frames != "none":
+            why = f"obs_mode '{self.obs_mode}' with frames '{self.frames}' needs at least one"
+            require(self.cameras is None or bool(self.cameras), "cameras", why)
+        for key in OURS:
+            require(key not in self.kwargs, "kwargs", f"'{key}' is decided by keys of env.cfg itself")

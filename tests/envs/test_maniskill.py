@@ -1,0 +1,266 @@
+"""ManiSkill's tasks pass the same suite as every env. Without ManiSkill most are skipped."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from plaudit.envs import build_env
+from plaudit.envs import maniskill as adapter
+from plaudit.envs.maniskill import ManiSkillEnv
+from plaudit.envs.maniskill_config import ManiSkillConfig
+from plaudit.envs.maniskill_sim import ManiSkillSim
+from plaudit.envs.testing import CHECKS, Make, check_seeds, check_steps
+from plaudit.errors import ConfigError, EnvError, MissingDependencyError, RegistryError
+
+torch.set_num_threads(1)
+
+SHORT = 12
+"""Steps of an episode in the tests."""
+
+
+class Pool:
+    """Envs that are used again: to start the processes of one takes seconds."""
+
+    def __init__(self) -> None:
+        self.free: dict[Any, list[ManiSkillEnv]] = defaultdict(list)
+        self.all: list[ManiSkillEnv] = []
+
+    def maker(self, task: str, **keys: Any) -> Make:
+        return lambda num_envs: self.take(task, {"num_envs": num_envs, "max_episode_steps": SHORT, **keys})
+
+    def take(self, task: str, keys: dict[str, Any]) -> ManiSkillEnv:
+        kind = (task, repr(sorted(keys.items())))
+        if self.free[kind]:
+            return self.free[kind].pop()
+        env = build_env(f"maniskill:{task}", keys, threads=1)
+        assert isinstance(env, ManiSkillEnv)
+        self.all.append(env)
+        limit = env.max_episode_steps
+
+        def give_back() -> None:
+            env.max_episode_steps, env.frame_mode = limit, env.cfg.frames
+            self.free[kind].append(env)
+
+        env.close = give_back  # type: ignore[method-assign]
+        return env
+
+    def close(self) -> None:
+        for env in self.all:
+            env.sim.close()
+
+
+@pytest.fixture(scope="module")
+def installed() -> None:
+    if importlib.util.find_spec("mani_skill") is None and "PLAUDIT_TEST_MANISKILL" not in os.environ:
+        pytest.skip("ManiSkill is not installed; 'make test-maniskill' installs it and runs these")
+
+
+@pytest.fixture(scope="module")
+def pool(installed: None) -> Iterator[Pool]:
+    pool = Pool()
+    yield pool
+    pool.close()
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("task", ["PushCube-v1", "PickCube-v1", "PegInsertionSide-v1"])
+def test_tasks_pass(pool: Pool, task: str, check: Callable[[Make], None]) -> None:
+    check(pool.maker(task))
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_pictures_as_observations_pass(pool: Pool, check: Callable[[Make], None]) -> None:
+    check(pool.maker("PushCube-v1", obs_mode="rgb", camera_size=(16, 16), max_episode_steps=5))
+
+
+def test_what_is_in_a_task(pool: Pool) -> None:
+    env = pool.take("PegInsertionSide-v1", {"num_envs": 2, "max_episode_steps": SHORT})
+    assert env.cameras == ("base_camera", "hand_camera")
+    assert not env.can_snapshot and env.can_save_state  # Its peg and hole are built anew for every episode.
+    env.close()
+    env = pool.take("PickCube-v1", {"num_envs": 2, "max_episode_steps": SHORT})
+    assert env.can_snapshot and env.can_save_state and env.can_restart and env.fps == 20.0
+    assert env.readings["panda_joint1"].index == 0
+    obs, _ = env.reset(seed=0)
+    width = env.readings["gripper_width"]
+    assert torch.allclose(obs["state"][:, width.index] / width.scale, torch.tensor(0.08), atol=1e-3)  # Open.
+    step = env.step(torch.zeros(2, 8))
+    assert set(step.metrics) == {"is_obj_placed", "is_robot_static", "is_grasped"}
+    assert step.success is not None and step.looks_done is not None
+    env.close()
+
+
+def squeeze(env: ManiSkillEnv, steps: int) -> list[torch.Tensor]:
+    """Closes the gripper on the cube, which a controller that follows the cube's position finds; the states seen."""
+    seen = []
+    for _ in range(steps):
+        state = env.sim.state
+        towards = (state[:, 36:39] - torch.tensor([0.0, 0.0, 0.01])) * 10  # `tcp_to_obj_pos` in PickCube's state.
+        closed = torch.where(state[:, 36:39].norm(dim=1, keepdim=True) < 0.02, -1.0, 1.0)
+        seen.append(env.step(torch.cat([towards.clamp(-1, 1), closed], dim=1)).obs["state"].clone())
+    return seen
+
+
+def test_an_episode_does_not_depend_on_the_one_before(pool: Pool) -> None:
+    """PhysX remembers contacts: a grasp at the end of an episode must not count, nor show, in the next."""
+    keys = {"num_envs": 1, "control_mode": "pd_ee_delta_pos", "max_episode_steps": 100}
+    used, fresh = pool.take("PickCube-v1", keys), pool.take("PickCube-v1", keys)
+    used.reset(seed=1)
+    squeeze(used, 30)
+    step = used.step(torch.tensor([[0.0, 0.0, 0.0, -1.0]]))
+    assert step.metrics["is_grasped"].item() == 1.0
+    first = [env.reset(seed=2)[0]["state"] for env in (used, fresh)]
+    assert torch.equal(*first)
+    assert first[0][0, 18] == 0.0  # `is_grasped`, the first number after positions and speeds.
+    for ours, theirs in zip(squeeze(used, 30), squeeze(fresh, 30), strict=True):
+        assert torch.equal(ours, theirs)
+    used.close()
+    fresh.close()
+
+
+def test_episodes_are_the_same_for_any_number_of_workers(pool: Pool) -> None:
+    one = pool.take("PushCube-v1", {"num_envs": 3, "max_episode_steps": SHORT})
+    two = pool.take("PushCube-v1", {"num_envs": 3, "max_episode_steps": SHORT, "workers": 2})
+    assert torch.equal(one.reset(seed=5)[0]["state"], two.reset(seed=5)[0]["state"])
+    for _ in range(SHORT + 3):
+        action = torch.full((3, 8), 0.3)
+        ours, theirs = one.step(action), two.step(action)
+        assert torch.equal(ours.obs["state"], theirs.obs["state"]) and torch.equal(ours.reward, theirs.reward)
+    one.close()
+    two.close()
+
+
+def test_terminations_end_episodes_only_where_asked(pool: Pool) -> None:
+    keys = {"num_envs": 1, "max_episode_steps": 50, "control_mode": "pd_ee_delta_pos", "reward_mode": "sparse"}
+    for ignore in (True, False):
+        env = pool.take("PushCube-v1", {**keys, "ignore_terminations": ignore})
+        state = env.reset(seed=0)[0]["state"]
+        ended = []
+        for number in range(50):
+            tcp, cube = state[:, 18:21], state[:, 28:31]  # In PushCube's state.
+            target = cube - torch.tensor([0.08 if number < 20 else -0.1, 0.0, 0.0])  # To behind the cube, then through.
+            step = env.step(torch.cat([((target - tcp) * 10).clamp(-1, 1), -torch.ones(1, 1)], dim=1))
+            state = step.obs["state"]
+            assert step.success is not None and torch.equal(step.reward, step.success.float())
+            if bool(step.success):
+                ended.append(bool(step.terminated))
+                break
+        assert ended == [not ignore]
+        env.close()
+
+
+def test_nothing_is_drawn_that_nobody_wants(installed: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    sim = ManiSkillSim("PushCube-v1", ManiSkillConfig(camera_size=(16, 16)))
+    monkeypatch.setattr(adapter, "simulate", lambda *_: sim)
+    env = ManiSkillEnv("PushCube-v1", ManiSkillConfig(num_envs=1, max_episode_steps=3))
+    drawn: list[int] = []
+    draw = sim.frames
+    monkeypatch.setattr(sim, "frames", lambda: drawn.append(1) or draw())
+    env.request_frames("terminal")
+    env.reset(seed=0)
+    for _ in range(2):
+        env.step(torch.zeros(1, 8))
+    assert not drawn
+    assert env.step(torch.zeros(1, 8)).final_frames is not None
+    assert len(drawn) == 1
+    assert not env.can_save_state and not env.can_snapshot  # As on a GPU: all in one process.
+    env.close()
+
+
+@pytest.mark.parametrize("check", [check_steps, check_seeds])
+def test_one_process_with_all_scenes_passes(
+    installed: None, check: Callable[[Make], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The way of a GPU, on the one scene that a CPU can have."""
+    monkeypatch.setattr(adapter, "simulate", lambda task, cfg, *_: ManiSkillSim(task, cfg))
+
+    def make(_: int) -> ManiSkillEnv:
+        cfg = ManiSkillConfig(num_envs=1, max_episode_steps=4, obs_mode="rgb", camera_size=(16, 16))
+        return ManiSkillEnv("PickCube-v1", cfg)
+
+    check(make)
+
+
+def test_the_goal_is_seen_or_not(pool: Pool) -> None:
+    pictures = {}
+    for show in (True, False):
+        env = pool.take("PickCube-v1", {"num_envs": 1, "show_goal": show, "camera_size": (64, 64)})
+        env.reset(seed=3)
+        pictures[show] = env.render()["base_camera"][0].int()
+        env.close()
+    # A green ball, small from there: pixels that are much more green than red and blue.
+    green = {show: int(((p[..., 1] - p[..., [0, 2]].amax(-1)) > 60).sum()) for show, p in pictures.items()}
+    assert green[True] >= 3 and green[False] == 0
+
+
+def test_portraits_are_larger_than_frames(pool: Pool) -> None:
+    env = pool.take("PickCube-v1", {"num_envs": 2, "max_episode_steps": SHORT})
+    env.reset(seed=3)
+    assert env.portrait(torch.tensor([1, 0])).shape == (2, 256, 256, 3)
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("task", "keys", "kind", "words"),
+    [
+        ("PickCub-v1", {}, RegistryError, ["unknown ManiSkill task 'PickCub-v1'", "Did you mean 'PickCube-v1'?"]),
+        ("PickCube-v1", {"cameras": ["wrist"]}, ConfigError, ["unknown camera 'wrist'", "there are base_camera"]),
+        (
+            "PickCube-v1",
+            {"control_mode": "pd_ee_delta_po"},
+            ConfigError,
+            ["Did you mean 'pd_ee_delta_pos'?", "Known: "],
+        ),
+        ("PickCube-v1", {"kwargs": {"robot_uids": "pandas"}}, EnvError, ["cannot be made", "pandas"]),
+        ("TwoRobotPickCube-v1", {}, EnvError, ["With two robots"]),
+    ],
+)
+def test_bad_input_is_told(
+    installed: None, task: str, keys: dict[str, Any], kind: type[Exception], words: list[str]
+) -> None:
+    with pytest.raises(kind) as caught:
+        build_env(f"maniskill:{task}", {"num_envs": 1, **keys}, threads=1)
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+    assert type(caught.value) is kind
+
+
+def test_a_state_of_another_number_of_envs_is_refused(pool: Pool) -> None:
+    few, many = (pool.take("PushCube-v1", {"num_envs": n, "max_episode_steps": SHORT}) for n in (2, 3))
+    few.reset(seed=0)
+    with pytest.raises(EnvError, match="of 2 envs, but this env has 3"):
+        many.load_state_dict(few.state_dict())
+    few.close()
+    many.close()
+
+
+def test_frames_are_pictures_of_the_same_instant_as_the_state(pool: Pool) -> None:
+    env = pool.take("PushCube-v1", {"num_envs": 2, "max_episode_steps": SHORT})
+    env.request_frames("always")
+    env.reset(seed=1)
+    before = env.render()["base_camera"]
+    step = env.step(torch.ones(2, 8))
+    assert step.frames is not None
+    assert not torch.equal(step.frames["base_camera"], before)
+    assert torch.equal(step.frames["base_camera"], env.render()["base_camera"])
+    assert np.asarray(before).std() > 10  # Not a blank picture.
+    env.close()
+
+
+def test_without_maniskill_it_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adapter.importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(MissingDependencyError, match=r"make maniskill.*pip install 'plaudit\[maniskill\]'"):
+        build_env("maniskill:PickCube-v1")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_it_cannot_simulate() -> None:
+    with pytest.raises(ConfigError, match="sim_backend: 'gpu' needs an NVIDIA GPU"):
+        build_env("maniskill:PickCube-v1", {"sim_backend": "gpu"})
