@@ -18,6 +18,8 @@ BENCHMARKS = {
     "step": "env steps/s, against bare mujoco.rollout and AsyncVectorEnv",
     "render": "frames/s, against bare mujoco.Renderer",
     "ppo": "PPO, against Stable-Baselines3's",
+    "sac": "SAC's gradient steps, against Stable-Baselines3's",
+    "visual": "PPO from pictures, against its envs alone",
     "frames": "random frames and bytes on disk, against a loader of whole .npy files",
     "collect": "collecting episodes, with and without the writer",
     "fit": "fitting a head on a frozen encoder, against running the encoder in every epoch",
@@ -39,8 +41,9 @@ def run(names: Sequence[str] = (), quick: bool = False) -> dict[str, Any]:
     for name in chosen:
         if name not in BENCHMARKS:
             raise ConfigError(f"unknown benchmark '{name}'.{nearest(name, BENCHMARKS)}")
-    if "ppo" in chosen and importlib.util.find_spec("stable_baselines3") is None:
-        raise MissingDependencyError("the benchmark 'ppo' needs its peer: pip install stable-baselines3")
+    compared = [name for name in ("ppo", "sac") if name in chosen]
+    if compared and importlib.util.find_spec("stable_baselines3") is None:
+        raise MissingDependencyError(f"the benchmark '{compared[0]}' needs its peer: pip install stable-baselines3")
     where = machine()
     _introduce(where)
     rows: dict[str, list[dict[str, Any]]] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,12 +19,18 @@ def test_a_fit_has_every_core_unless_told_or_too_small() -> None:
     assert compute.fit_threads(5, processes=2) == 2 and compute.fit_threads(1, processes=2) == 1
 
 
+def test_a_policy_has_one_core_unless_it_looks_at_pictures() -> None:
+    assert compute.learning_threads() == compute.learning_threads(3) == 1
+    assert compute.learning_threads(looks=True) == compute.cores()
+    assert compute.learning_threads(3, looks=True) == 3
+
+
 def test_torch_gets_its_share() -> None:
     before = torch.get_num_threads()
     try:
         compute.claim_threads(2)
         assert torch.get_num_threads() == 2
-        compute.claim_threads()
+        assert compute.claim_threads() == 2
         assert torch.get_num_threads() == 1
     finally:
         torch.set_num_threads(before)
@@ -56,3 +63,38 @@ def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(ctypes, "CDLL", missing)
     compute.keep_freed_memory()
+
+
+def test_no_driver_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise OSError(name)
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    assert not compute.has_gpu()
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: None)
+    assert compute.has_gpu()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert not compute.has_gpu()
+
+
+def test_memory_that_is_free_is_the_least_that_anybody_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {
+        "/proc/meminfo": "MemTotal:       24000000 kB\nMemAvailable:    2000000 kB\n",
+        "/sys/fs/cgroup/memory.max": "1000000000\n",
+        "/sys/fs/cgroup/memory.current": "700000000\n",
+        "/sys/fs/cgroup/memory.stat": "anon 5\ninactive_file 100000000\n",
+    }
+
+    def read(path: Path) -> str:
+        if str(path) not in told:
+            raise FileNotFoundError(path)
+        return told[str(path)]
+
+    monkeypatch.setattr(Path, "read_text", read)
+    # The container has a gigabyte, of which 0.7 are used, and 0.1 of those can be had back.
+    assert compute.available_memory() == 400_000_000
+    told["/sys/fs/cgroup/memory.max"] = "max\n"
+    assert compute.available_memory() == 2_048_000_000
+    told.clear()
+    assert compute.available_memory() is None

@@ -1,8 +1,9 @@
 """Who gets which core. Simulation, rendering and torch share one machine; the split is decided here and nowhere else.
 
 Simulation and rendering use every core while they run, and torch uses one: the phases of training take turns, nets for
-control are small, and a second torch thread that spins while the simulator works makes both many times slower. A fit
-has no simulator beside it: there torch uses every core, divided between the processes that fit together.
+control are small, and a second torch thread that spins while the simulator works makes both many times slower. Where a
+policy looks at pictures there is enough to share, and torch uses every core in its turn. So it does in a fit, which has
+no simulator beside it, divided between the processes that fit together.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+from pathlib import Path
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # From glibc's malloc.h.
 
@@ -21,9 +23,25 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
+def has_gpu() -> bool:
+    """Whether torch can calculate on a GPU. Torch, which takes seconds to import, is asked only where a driver is."""
+    try:
+        ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
+    except OSError:
+        return False
+    import torch
+
+    return bool(torch.cuda.is_available())
+
+
 def simulation_threads(requested: int = 0) -> int:
     """Threads for stepping and rendering: what was asked for, or every core."""
     return requested if requested > 0 else cores()
+
+
+def learning_threads(requested: int = 0, *, looks: bool = False) -> int:
+    """Threads of torch while a policy learns: one; where it `looks` at pictures what was asked for, or every core."""
+    return (requested if requested > 0 else cores()) if looks else 1
 
 
 def fit_threads(requested: int = 0, *, head_only: bool = False, processes: int = 1) -> int:
@@ -42,11 +60,13 @@ def scoring_threads(requested: int = 0) -> int:
     return requested if requested > 0 else cores()
 
 
-def claim_threads(count: int = 1) -> None:
-    """Gives torch its share. Called once by whoever starts a run, before the first tensor."""
+def claim_threads(count: int = 1) -> int:
+    """Gives torch its share, and tells what it had. Whoever starts a run calls it before the first tensor."""
     import torch
 
+    before = torch.get_num_threads()
     torch.set_num_threads(count)
+    return before
 
 
 def wait_quietly() -> None:
@@ -69,3 +89,21 @@ def keep_freed_memory() -> None:
         libc = ctypes.CDLL("libc.so.6")
         libc.mallopt(_M_MMAP_THRESHOLD, 2**30)
         libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def available_memory() -> int | None:
+    """Bytes that may be taken without swapping (a container's limit included); `None` where the system does not say."""
+    found = []
+    with contextlib.suppress(OSError, KeyError):
+        found.append(_numbers("/proc/meminfo")["MemAvailable:"] * 1024)
+    with contextlib.suppress(OSError, KeyError, ValueError):
+        group = Path("/sys/fs/cgroup")
+        used = int((group / "memory.current").read_text()) - _numbers(group / "memory.stat")["inactive_file"]
+        found.append(int((group / "memory.max").read_text()) - used)
+    return max(0, min(found)) if found else None
+
+
+def _numbers(path: str | Path) -> dict[str, int]:
+    """First words of the lines of a file to the numbers after them."""
+    lines = [line.split() for line in Path(path).read_text().splitlines()]
+    return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdigit()}

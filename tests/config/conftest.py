@@ -44,14 +44,14 @@ def stages(monkeypatch: pytest.MonkeyPatch, registries: dict[str, Any]) -> Modul
     """A `plaudit.stages` that loads for real and, in place of training, makes the run's folder."""
     module = ModuleType("plaudit.stages")
 
-    def load(recipe: str | None, overrides: list[str], config_file: Path | None) -> Config:
-        return load_config(recipe, overrides, config_file=config_file, registries=registries)
+    def load(recipe: str | None, overrides: list[str], config_file: Path | None) -> tuple[None, Config]:
+        return None, load_config(recipe, overrides, config_file=config_file, registries=registries)
 
-    def train(config: Config, *, quiet: bool) -> dict[str, Any]:
+    def train(fitted: None, config: Config, *, quiet: bool) -> dict[str, Any]:
         run = Path(config.runtime.output_dir) / config.runtime.exp_name
         run.mkdir(parents=True)
         return {"run": run}
 
-    vars(module).update(load=load, train=train)
+    vars(module).update(load_training=load, fit_and_train=train)
     monkeypatch.setitem(sys.modules, "plaudit.stages", module)
     return module

@@ -52,6 +52,26 @@ IN_FILE = {
     ),
     "images for an mlp": ("num_envs: 4", "num_envs: 4, obs_mode: rgb", ["policy.actor.type: 'mlp' cannot read images"]),
     "no images for a cnn": ("type: mlp", "type: cnn", ["policy.actor.type: 'cnn' needs images"]),
+    "no images to move": (
+        "batch_size: 32",
+        "batch_size: 32, image_shift: 2",
+        ["algorithm.cfg.image_shift: moves images, but"],
+    ),
+    "an encoder for nobody": (
+        "policy: {",
+        "policy: {cfg: {encoder: resnet10}, ",
+        ["policy.cfg.encoder: is for networks"],
+    ),
+    "weights for a small net": (
+        "policy: {",
+        "policy: {cfg: {pretrained_encoder_path: a.pt}, ",
+        ["policy.cfg.pretrained_encoder_path: is for encoder resnet10"],
+    ),
+    "a random encoder that stays so": (
+        "policy: {",
+        "policy: {cfg: {freeze_encoder: true}, ",
+        ["policy.cfg.freeze_encoder: needs pretrained_encoder_path"],
+    ),
     "two kinds of observation": ("id: PushCube,", "id: PushCube, eval: {obs_mode: rgb},", ["env.eval.obs_mode: 'rgb'"]),
     "stop without evaluations": ("{exp_name", "{stop_at: 1, eval_freq: 0, exp_name", ["runtime.stop_at: needs"]),
     "not YAML": ("runtime: {", "runtime: {{", ["not valid YAML", "line 2, column 1"]),

@@ -115,8 +115,9 @@ def test_shipped_recipes_load_and_have_a_description() -> None:
     assert {task + kind for task in tasks for kind in ("", "_sparse", "_learned")} | {"pendulum"} <= set(names)
     assert not any(name.startswith("_") for name in names)
     for name, description in names.items():
-        config = load_config(name, ["reward.checkpoint_path=model"] if name.endswith("_learned") else [])
-        assert len(description) > 20 and config.runtime.exp_name == name
+        learned = name.endswith("_learned") or name == "rlpd_peg_insertion"
+        config = load_config(name, ["reward.checkpoint_path=model"] if learned else [])
+        assert len(description) > 20 and config.runtime.exp_name in (name, "reward-model-training")
         assert config.policy.actor is not None
 
 

@@ -61,7 +61,7 @@ class Walk(TaskEnv):
         return {"state": (self.position if ids is None else self.position[ids]).clone()}
 
 
-PROBES = ["ConstantValue", "ObsValue", "Discount", "ActionReward", "ObsActionReward", "Timeout"]
+PROBES = ["ConstantValue", "ObsValue", "Discount", "ActionReward", "ObsActionReward", "PictureAction", "Timeout"]
 ENVS = [f"probe/{name}" for name in PROBES] + ["gym:Pendulum-v1", "test/Walk"]
 TASKS = ["PushCube", "PickCube", "PegInsertion"]
 

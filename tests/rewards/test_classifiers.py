@@ -10,7 +10,7 @@ from plaudit.config.convert import fill, to_dict
 from plaudit.errors import CheckpointError, MissingDependencyError
 from plaudit.rewards import BinaryClassifierConfig, RewardModel, build_reward_model
 from plaudit.rewards.classifiers import EncodedRewardModel
-from plaudit.rewards.networks import ResNet
+from plaudit.vision.resnet import ResNet
 
 TWO = ["base_camera", "wrist_camera"]
 NARROW: dict[str, Any] = {"width": 8, "stem": "3x3", "image_size": [3, 32, 32], "hidden_dim": 16}

@@ -11,7 +11,7 @@ from torch import nn
 
 from plaudit.errors import CheckpointError, ConfigError
 from plaudit.rewards import BinaryRewardClassifier, ResNetRewardModel, load_foreign
-from plaudit.rewards.networks import ResNet
+from plaudit.vision.resnet import ResNet
 
 HIDDEN, BLOCKS, WIDTH = 12, 3, 8
 

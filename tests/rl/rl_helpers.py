@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -13,9 +13,11 @@ from plaudit.rl import ActorCritic, Trainer
 MakeTrainer = Callable[..., Trainer]
 
 
-def make_policy(env: Any, hidden: tuple[int, ...] = (32, 32), **config: Any) -> ActorCritic:
+def make_policy(
+    env: Any, hidden: tuple[int, ...] = (32, 32), kind: Literal["mlp", "cnn"] = "mlp", **config: Any
+) -> ActorCritic:
     """A small actor-critic for `env`."""
-    net = NetworkConfig(hidden_sizes=hidden)
+    net = NetworkConfig(kind, hidden)
     policy = ActorCritic.build(
         env.observation_space, env.action_space, torch.device("cpu"), ActorCriticConfig(**config), net, net
     )

@@ -149,7 +149,7 @@ def test_images_share_one_encoder_and_mlp_networks_do_not_see_them() -> None:
     assert not torch.equal(policy.get_action(obs, True)[0], policy.get_action(inverted, True)[0])
     log_prob, _, value = policy.evaluate_actions(obs, torch.zeros(4, 2))
     (log_prob.sum() + value.sum()).backward()
-    assert policy.encoder.towers[0][0].weight.grad.abs().sum() > 0
+    assert policy.encoder.towers[0].net.layers[0].weight.grad.abs().sum() > 0
 
 
 def test_only_a_camera() -> None:
@@ -167,6 +167,7 @@ def test_only_a_camera() -> None:
         ({"actor": {"type": "cnn"}}, box(3), "needs cameras"),
         ({}, gym.spaces.Dict({"cam": camera()}), "observes only cameras"),
         ({}, gym.spaces.Box(0, 1, (2, 2), np.float32), r"shape \(2, 2\)"),
+        ({}, gym.spaces.Box(0, 1, (8, 8, 3), np.float32), r"shape \(8, 8, 3\) and type float32"),
     ],
 )
 def test_blocks_that_cannot_work(block: dict[str, Any], space: Any, message: str) -> None:

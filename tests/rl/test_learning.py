@@ -4,7 +4,7 @@ import pytest
 import torch
 from rl_helpers import MakeTrainer
 
-from plaudit.envs.probes import ActionReward, Probe
+from plaudit.envs.probes import ActionReward, PictureAction, Probe
 
 GAMMA = 0.9
 LEARN = {"iterations": 60, "rollout_steps": 8, "num_envs": 32}
@@ -32,3 +32,14 @@ def test_actions(make_trainer: MakeTrainer, name: str, squash: bool) -> None:
     obs = torch.linspace(-0.9, 0.9, 7)[:, None] if name == "ObsActionReward" else torch.zeros(1, 1)
     action, _, _ = trainer.policy.get_action(obs, deterministic=True)
     torch.testing.assert_close(action, trainer.env.best_action(obs), atol=0.12, rtol=0)
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+def test_pictures(make_trainer: MakeTrainer, shift: int) -> None:
+    ppo = {"learning_rate": 3e-3, "batch_size": 64, "image_shift": shift, "lr_schedule": "linear"}
+    trainer = make_trainer("probe/PictureAction", ppo=ppo, policy={"kind": "cnn"}, **LEARN)
+    trainer.train()
+    assert isinstance(trainer.env, PictureAction)
+    value = torch.tensor([-0.95, -0.7, -0.4, -0.15, 0.15, 0.4, 0.7, 0.95])
+    action, _, _ = trainer.policy.get_action(trainer.env.show(value), deterministic=True)
+    torch.testing.assert_close(action, trainer.env.best_action(value[:, None]), atol=0.15, rtol=0)

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from plaudit.rl.networks import ImageEncoder, Normalizer, mlp
+from plaudit.rl.networks import Normalizer, mlp
 
 
 @pytest.mark.parametrize("activation", ["tanh", "relu", "elu", "silu", "gelu"])
@@ -22,18 +22,6 @@ def test_orthogonal_start() -> None:
     torch.testing.assert_close(first @ first.t(), 2.0 * torch.eye(16), atol=1e-5, rtol=0)
     torch.testing.assert_close(last @ last.t(), 1e-4 * torch.eye(4), atol=1e-8, rtol=0)
     assert not network[0].bias.any()
-
-
-@pytest.mark.parametrize("size", [(64, 64), (33, 20)])
-def test_image_encoder_sees_every_camera(size: tuple[int, int]) -> None:
-    encoder = ImageEncoder({"base": (*size, 3), "wrist": (*size, 3)})
-    obs = {name: torch.randint(0, 255, (5, *size, 3), dtype=torch.uint8) for name in ("base", "wrist")}
-    before = encoder(obs)
-    assert before.shape == (5, encoder.features)
-    obs["wrist"] = 255 - obs["wrist"]
-    changed = (encoder(obs) != before).any(0)
-    assert changed[encoder.features // 2 :].all()
-    assert not changed[: encoder.features // 2].any()
 
 
 def test_normalizer_has_the_statistics_of_all_batches_together() -> None:

@@ -122,6 +122,10 @@ def _check_images(config: Config, parts: Parts, fail: Callable[[str, str], Confi
         # One of two may be an mlp, which sees the numbers beside the images; the other then learns from the images.
         if mode == "rgb" and "cnn" not in types.values():
             raise fail(key, "'mlp' cannot read images, but env.cfg.obs_mode is 'rgb'. Use 'cnn'.")
+    if mode == "state" and _get(parts["algorithm"], "image_shift"):
+        raise fail("algorithm.cfg.image_shift", "moves images, but env.cfg.obs_mode is 'state'. Set it to 0.")
+    if _get(parts["policy"], "encoder") == "resnet10" and "cnn" not in types.values():
+        raise fail("policy.cfg.encoder", "is for networks of type 'cnn', but actor and critic are 'mlp'.")
 
 
 def _check_cameras(config: Config, parts: Parts, fail: Callable[[str, str], ConfigError]) -> None:
@@ -147,15 +151,15 @@ def _check_learned_reward(config: Config, parts: Parts, fail: Callable[[str, str
     if reward.terminate_on_success and reward.collect_data:
         raise fail("reward.terminate_on_success", "cannot end episodes that reward.collect_data is collecting.")
     for use in ("train", "eval"):
-        part = parts[f"env.{use}"]
-        if _get(part, "terminate_on_success") is True and not reward.env_success_ends:
-            overlay = getattr(config.env, use)
-            key = f"env.{use if 'terminate_on_success' in overlay else 'cfg'}.terminate_on_success"
-            raise fail(
-                key,
-                "ends episodes by the env's own verdict, which a learned reward is to replace. Set it to false; "
-                "reward.terminate_on_success ends them by the model's. If it is meant: reward.env_success_ends=true.",
-            )
+        part, overlay = parts[f"env.{use}"], getattr(config.env, use)
+        for name, ends in (("terminate_on_success", True), ("ignore_terminations", False)):  # Ours, and ManiSkill's.
+            if _get(part, name) is ends and not reward.env_success_ends:
+                raise fail(
+                    f"env.{use if name in overlay else 'cfg'}.{name}",
+                    "ends episodes by the env's own verdict, which a learned reward is to replace. Set it to "
+                    f"{str(not ends).lower()}; reward.terminate_on_success ends them by the model's. If it is meant: "
+                    "reward.env_success_ends=true.",
+                )
     known = getattr(parts["env.train"], "readings", None)
     if known is not None:
         try:

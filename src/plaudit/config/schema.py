@@ -85,7 +85,7 @@ def _is_plain_name(name: str) -> bool:
 class EnvConfig:
     """Which env, and how it is set up. `train` and `eval` are laid over `cfg` for that use only."""
 
-    id: str = REQUIRED  # Registered id such as PushCube, or gym:<Gymnasium id>.
+    id: str = REQUIRED  # Registered id such as PushCube, gym:<Gymnasium id>, or maniskill:<task>.
     cfg: dict[str, Any] = field(default_factory=dict)  # The env's own keys; `plaudit envs NAME` lists them.
     train: dict[str, Any] = field(default_factory=dict)  # Keys of `cfg` that differ for training.
     eval: dict[str, Any] = field(default_factory=dict)  # Keys of `cfg` that differ for evaluation.
@@ -121,6 +121,10 @@ class AlgorithmConfig:
     cfg: dict[str, Any] = field(default_factory=dict)  # The algorithm's own keys, PPOConfig for ppo.
 
 
+EncoderName: TypeAlias = Literal["cnn", "resnet10"]
+"""What turns a camera's pictures into numbers in a policy."""
+
+
 @dataclass(frozen=True)
 class ActorCriticConfig:
     """`policy.cfg` of `actor_critic`."""
@@ -128,9 +132,16 @@ class ActorCriticConfig:
     squash: bool = False  # tanh-squashed Gaussian instead of a plain one (whose samples the env clips).
     init_log_std: float = -0.5  # Logarithm of the first standard deviation, in units of the action range's half.
     normalize_obs: bool = True  # Keep running mean and variance of vector observations, saved with the model.
+    encoder: EncoderName = "cnn"  # Of networks of type cnn, which share it: a small one, or a ResNet-10 for GPUs.
+    pretrained_encoder_path: str | None = None  # Where resnet10 starts: a file with torchvision's names.
+    freeze_encoder: bool = False  # Leave resnet10 as that file has it, and train only what comes after it.
 
     def __post_init__(self) -> None:
         require(math.isfinite(self.init_log_std), "init_log_std", "must be finite")
+        given = self.pretrained_encoder_path is not None
+        require(not given or self.encoder == "resnet10", "pretrained_encoder_path", "is for encoder resnet10")
+        why = "needs pretrained_encoder_path: an encoder that is random and stays so sees little"
+        require(given or not self.freeze_encoder, "freeze_encoder", why)
 
 
 @dataclass(frozen=True)
@@ -152,6 +163,8 @@ class PPOConfig:
     max_grad_norm: float = 0.5  # Gradients longer than this are shortened to it.
     normalize_advantage: bool = True  # Zero mean and unit variance in each minibatch.
     target_kl: float | None = None  # Stop an update's epochs beyond this divergence; null never does.
+    image_shift: int = 0  # Pixels, at most, by which pictures are moved in updates; what is said of them should stay.
+    image_shift_coef: float = 0.1  # Weight of that wish (DrAC's) in the loss.
 
     def __post_init__(self) -> None:
         require(0 < self.learning_rate < math.inf, "learning_rate", "must be greater than 0 and finite")
@@ -164,8 +177,9 @@ class PPOConfig:
         for key in ("clip_coef", "clip_value", "max_grad_norm", "target_kl"):
             value = getattr(self, key)
             require(value is None or value > 0, key, "must be greater than 0")
-        for key in ("ent_coef", "vf_coef"):
+        for key in ("ent_coef", "vf_coef", "image_shift"):
             require(getattr(self, key) >= 0, key, "must not be negative")
+        require(0 < self.image_shift_coef < math.inf, "image_shift_coef", "must be greater than 0 and finite")
 
 
 @dataclass(frozen=True)
@@ -306,6 +320,8 @@ BestMetric: TypeAlias = Literal["log_loss", "balanced_accuracy", "roc_auc", "ave
 class TrainingConfig:
     """How a reward model is fitted."""
 
+    enabled: bool = False  # plaudit train fits a reward model first, and trains on that (use_reward_model).
+    only: bool = False  # It fits, and trains no policy; then neither an env nor a policy need be given.
     data: FitDataConfig = field(default_factory=FitDataConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     augment: AugmentConfig = field(default_factory=AugmentConfig)
@@ -345,6 +361,11 @@ class TrainingConfig:
             require(value is None or value >= 1, key, "must be at least 1")
         for key in ("gpu_id", "patience", "keep_checkpoints"):
             require(getattr(self, key) >= 0, key, "must not be negative")
+        require(
+            self.enabled or not self.only,
+            "only",
+            "needs enabled to be true: it leaves out the training that follows the fit",
+        )
         several = self.training_backend != "simple" or self.training_processes in (None, 1)
         require(several, "training_processes", "is for training_backend ddp and fsdp; simple is one process")
         require(self.max_seconds is None or self.max_seconds > 0, "max_seconds", "must be greater than 0")

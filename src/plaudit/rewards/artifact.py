@@ -44,10 +44,10 @@ from plaudit.rewards.firing import Decision, RewardMode
 from plaudit.rewards.foreign import find_checkpoint, load_foreign
 from plaudit.rewards.metrics import Metrics, evaluate
 from plaudit.rewards.model import RewardModel, build_reward_model, model_config
-from plaudit.rewards.pretrained import load_weights
 from plaudit.rewards.scores import Scores
 from plaudit.rewards.single_file import load_single
 from plaudit.rewards.threshold import TARGET, Choice, pick_threshold
+from plaudit.vision.pretrained import load_weights
 
 logger = logging.getLogger("plaudit")
 

@@ -9,6 +9,7 @@ import torch
 from torch.nn.functional import affine_grid, grid_sample
 
 from plaudit.config.schema import AugmentConfig
+from plaudit.vision.shift import moved_pixels
 
 
 @dataclass(frozen=True)
@@ -88,10 +89,7 @@ class Augment:
 
 def _shifted(images: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
     """Pictures (n, 3, H, W) seen from `shift` pixels farther right and down, int64 (n, 2)."""
-    height, width = images.shape[2:]
-    columns = (torch.arange(width) + shift[:, :1]).clamp_(0, width - 1)
-    rows = (torch.arange(height) + shift[:, 1:]).clamp_(0, height - 1)
-    pixels = (rows[:, :, None] * width + columns[:, None]).flatten(1).to(images.device)
+    pixels = moved_pixels(shift, *images.shape[2:]).to(images.device)
     return images.flatten(2).gather(2, pixels[:, None].expand(-1, images.shape[1], -1)).view(images.shape)
 
 

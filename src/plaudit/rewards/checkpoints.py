@@ -12,7 +12,7 @@ import torch
 
 from plaudit.errors import CheckpointError, OutputError
 from plaudit.files import whole_file
-from plaudit.rewards.pretrained import read_checkpoint
+from plaudit.vision.pretrained import read_checkpoint
 
 logger = logging.getLogger("plaudit")
 

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from plaudit.rewards.config import BinaryClassifierConfig, EncodedConfig, ResNetRewardConfig
-from plaudit.rewards.efficientnet import EfficientNetLite0
 from plaudit.rewards.heads import Heads, build_pooling
 from plaudit.rewards.model import RewardModel
-from plaudit.rewards.networks import Encoder, Norm, ResNet
-from plaudit.rewards.pretrained import efficientnet_weights, load_encoders
+from plaudit.vision.efficientnet import EfficientNetLite0
+from plaudit.vision.pretrained import efficientnet_weights, load_encoders
+from plaudit.vision.resnet import Encoder, Norm, ResNet
 
 logger = logging.getLogger("plaudit")
 

@@ -24,9 +24,9 @@ from plaudit.rewards.learning import Learner, Seen
 from plaudit.rewards.listener import Listener
 from plaudit.rewards.model import RewardModel
 from plaudit.rewards.parallel import Alone, Ranks
-from plaudit.vision.pretrained import load_weights
 from plaudit.rewards.sampling import BatchSampler, class_weights, step_random
 from plaudit.rewards.scoring import score
+from plaudit.vision.pretrained import load_weights
 
 DEFAULT_STEPS = 2000
 """Steps of a fit that names no other length, divided among its cameras: a minute or so for the default model on two

@@ -10,7 +10,7 @@ from typing import Any
 from plaudit.errors import CheckpointError
 from plaudit.rewards.layouts import STRIDE, Found, read_layout
 from plaudit.rewards.model import RewardModel, build_reward_model
-from plaudit.rewards.pretrained import load_weights, read_checkpoint, weights_of
+from plaudit.vision.pretrained import load_weights, read_checkpoint, weights_of
 
 logger = logging.getLogger("plaudit")
 

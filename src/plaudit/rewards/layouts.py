@@ -16,8 +16,8 @@ from typing import Any, TypeAlias
 import torch
 
 from plaudit.errors import CheckpointError
-from plaudit.rewards.networks import DEEP, LAYERS
-from plaudit.rewards.pretrained import first
+from plaudit.vision.pretrained import first
+from plaudit.vision.resnet import DEEP, LAYERS
 
 Weights: TypeAlias = dict[str, torch.Tensor]
 

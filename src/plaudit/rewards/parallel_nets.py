@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from plaudit.rewards.model import RewardModel
-from plaudit.rewards.pretrained import load_weights
+from plaudit.vision.pretrained import load_weights
 
 if TYPE_CHECKING:
     from plaudit.rewards.feeds import Batch, Feed

@@ -16,8 +16,8 @@ from plaudit.rewards.artifact_files import ThresholdEntry
 from plaudit.rewards.calibration import Calibration
 from plaudit.rewards.checkpoints import write_whole
 from plaudit.rewards.model import model_config
-from plaudit.rewards.pretrained import read_checkpoint, weights_of
 from plaudit.rewards.threshold import Choice
+from plaudit.vision.pretrained import read_checkpoint, weights_of
 
 logger = logging.getLogger("plaudit")
 

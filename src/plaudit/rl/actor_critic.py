@@ -12,8 +12,9 @@ from torch import nn
 
 from plaudit.config.schema import ActorCriticConfig, NetworkConfig
 from plaudit.errors import ConfigError
+from plaudit.rl.encoders import ImageEncoder
 from plaudit.rl.gaussian import LOG_2PI, gaussian_log_prob
-from plaudit.rl.networks import ImageEncoder, Normalizer, mlp
+from plaudit.rl.networks import Normalizer, mlp
 from plaudit.rl.obs import PolicyObs
 from plaudit.rl.policy import Policy
 
@@ -104,7 +105,7 @@ class ActorCritic(Policy):
         sees = (actor.type == "cnn", critic.type == "cnn")
         if any(sees) and not cameras:
             raise ConfigError("a policy network of type 'cnn' needs cameras, but the env observes none; use 'mlp'.")
-        encoder = ImageEncoder(cameras) if any(sees) else None
+        encoder = ImageEncoder(cameras, config.encoder, frozen=config.freeze_encoder) if any(sees) else None
         networks = []
         for name, block, looks, outputs in (
             ("actor", actor, sees[0], action_space.shape[0]),
@@ -136,6 +137,10 @@ class ActorCritic(Policy):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         mean, value = self._forward(obs)
         return self._log_prob(mean, actions), self.entropy(mean), value
+
+    def load_pretrained(self) -> None:
+        if self.encoder is not None and self.config.pretrained_encoder_path is not None:
+            self.encoder.load_pretrained(self.config.pretrained_encoder_path)
 
     @torch.no_grad()
     def learn_statistics(self, obs: PolicyObs) -> None:
@@ -214,11 +219,11 @@ def split_space(space: gym.Space[Any]) -> tuple[dict[str, int], dict[str, tuple[
         shape = tuple(part.shape or ())
         if len(shape) == 1:
             vectors[name] = shape[0]
-        elif len(shape) == 3:
+        elif len(shape) == 3 and part.dtype == np.uint8:
             cameras[name] = shape
         else:
             raise ConfigError(
-                f"actor_critic reads vectors (d,) and images (H, W, channels), but observation '{name}' has shape "
-                f"{shape}."
+                f"policies read vectors (d,) and images (H, W, channels) of uint8, but observation '{name}' has shape "
+                f"{shape} and type {part.dtype}."
             )
     return vectors, cameras

@@ -1,9 +1,9 @@
-"""Networks of policies: the multi-layer perceptron, the image encoder, and the running normaliser of vectors."""
+"""Networks of policies: the multi-layer perceptron, and the running normaliser of vectors."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -66,41 +66,6 @@ def tanh_linear(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
     """
     hidden = torch.addmm(layer.bias, x, layer.weight.t(), beta=2, alpha=2).sigmoid_()
     return hidden.mul_(2.0).sub_(1.0)
-
-
-class ImageEncoder(nn.Module):
-    """Cameras to one vector: three strided convolutions and a linear layer for each camera.
-
-    Args:
-        cameras: Camera name to its shape (H, W, channels).
-        features: Length of each camera's vector.
-    """
-
-    def __init__(self, cameras: Mapping[str, tuple[int, ...]], features: int = 64) -> None:
-        super().__init__()
-        self.names = tuple(cameras)
-        self.features = features * len(self.names)
-        self.towers = nn.ModuleList(self._tower(shape, features) for shape in cameras.values())
-
-    @staticmethod
-    def _tower(shape: tuple[int, ...], features: int) -> nn.Sequential:
-        gain = math.sqrt(2.0)
-        layers: list[nn.Module] = []
-        channels = shape[2]
-        for width in (16, 32, 32):
-            layers += [orthogonal(nn.Conv2d(channels, width, 3, stride=2, padding=1), gain), nn.ReLU()]
-            channels = width
-        # Three strides of two with padding halve the sides three times, rounding up.
-        pixels = math.ceil(shape[0] / 8) * math.ceil(shape[1] / 8)
-        return nn.Sequential(*layers, nn.Flatten(), orthogonal(nn.Linear(channels * pixels, features), gain), nn.Tanh())
-
-    def forward(self, obs: dict[str, torch.Tensor]) -> torch.Tensor:
-        """uint8 images (n, H, W, channels) by camera to float32 (n, features)."""
-        vectors = []
-        for name, tower in zip(self.names, self.towers, strict=True):
-            image = obs[name].permute(0, 3, 1, 2).to(torch.float32)
-            vectors.append(tower(image.div_(255.0).sub_(0.5)))
-        return torch.cat(vectors, -1)
 
 
 class Normalizer(nn.Module):

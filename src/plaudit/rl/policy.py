@@ -47,6 +47,10 @@ class Policy(nn.Module, ABC):
         """Takes a rollout's observations, (n, ...), into normalisation statistics. Algorithms call it after the
         last gradient step on that rollout, so that acting and learning see the same statistics."""
 
+    def load_pretrained(self) -> None:
+        """Fills what is to start from other weights than random ones. Called where training begins, and not where the
+        weights come from a checkpoint: what it once started from need not be there any more."""
+
     @classmethod
     def build(
         cls,
@@ -64,6 +68,7 @@ class Policy(nn.Module, ABC):
 
 POLICIES: Registry[Policy] = Registry("policy")
 POLICIES.add("actor_critic", "plaudit.rl.actor_critic:ActorCritic", config="plaudit.config.schema:ActorCriticConfig")
+POLICIES.add("sac", "plaudit.rl.sac_policy:SACPolicy", config="plaudit.config.algorithms:SACPolicyConfig")
 
 
 def register_policy(name: str, *, override: bool = False) -> Callable[[type[Policy]], type[Policy]]:

@@ -135,11 +135,11 @@ class Refresher:
     @contextmanager
     def _every_core(self) -> Iterator[None]:
         """Torch has every core meanwhile, since no simulator runs."""
-        claim_threads(fit_threads(self.threads))
+        before = claim_threads(fit_threads(self.threads))
         try:
             yield
         finally:
-            claim_threads()
+            claim_threads(before)
 
     def _joined(self, name: str, new: Split) -> tuple[Split, NDArray[np.int64]]:
         """A split of the data with labelled episodes behind it, and which of their frames stands at each place there:

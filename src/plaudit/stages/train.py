@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from plaudit.compute import learning_threads
 from plaudit.config.convert import to_dict
 from plaudit.config.load import save_config
 from plaudit.config.schema import Config
@@ -87,17 +88,19 @@ def _train(
     from plaudit.rl import Trainer
     from plaudit.rl.logging import default_listeners
     from plaudit.rl.run import RunFolder
+    from plaudit.stages.demonstrating import pick, show
 
     if config.runtime.use_wandb and importlib.util.find_spec("wandb") is None:
         raise MissingDependencyError("runtime.use_wandb needs Weights & Biases: pip install 'plaudit[wandb]'.")
-    device = set_up(config)
+    device = set_up(config, learning_threads(config.runtime.threads, looks=_looks(config)))
     artifact = load_reward(config, checkpoint)
     with ExitStack() as stack:
         env, eval_env = (build_envs_for(config, use, device, stack, artifact) for use in ("train", "eval"))
         policy, algorithm = build_learner(config, env, device)
         reward = None if artifact is None else Rewarding.build(config, artifact, env, device)
-        if checkpoint is None and config.runtime.resume is not None:
-            _start_from(policy, Path(config.runtime.resume))
+        if checkpoint is None:
+            _start(policy, config.runtime.resume)
+        shown = [] if checkpoint is not None else pick(algorithm, env, None if artifact is None else artifact.cameras)
         if run is None:
             run = RunFolder.create(config.runtime.output_dir, config.runtime.exp_name)
         data, collector = None, None
@@ -119,6 +122,7 @@ def _train(
             listeners=listeners if auditing is None else [*listeners, auditing],
             until=partial(_enough, config, collector if until_collected else None, auditing),
         )
+        show(algorithm, env, shown)
         if checkpoint is not None:
             trainer.load(checkpoint)
         save_config(config, run.path / "config.yaml")
@@ -135,9 +139,19 @@ def _train(
         return result
 
 
-def _start_from(policy: Policy, path: Path) -> None:
-    """Gives a policy the weights and statistics of another run's; optimiser and counters start anew."""
-    checkpoint = checkpoint_of(path)
+def _looks(config: Config) -> bool:
+    """Whether the policy looks at pictures."""
+    return any(block is not None and block.type == "cnn" for block in (config.policy.actor, config.policy.critic))
+
+
+def _start(policy: Policy, other: str | None) -> None:
+    """Gives a policy its first weights: another run's, with the statistics, or what it wants to start from itself.
+    Optimiser and counters start anew.
+    """
+    if other is None:
+        policy.load_pretrained()
+        return
+    checkpoint = checkpoint_of(Path(other))
     load_policy(policy, checkpoint)
     logger.info("starting from the policy of %s", checkpoint)
 

@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import save_file
 
 from plaudit.errors import CheckpointError
-from plaudit.rewards.networks import ResNet
-from plaudit.rewards.pretrained import load_encoders, read_checkpoint, weights_of
+from plaudit.vision.pretrained import load_encoders, read_checkpoint, weights_of
+from plaudit.vision.resnet import ResNet
 
 
 def small() -> ResNet:

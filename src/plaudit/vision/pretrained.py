@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from plaudit.errors import CheckpointError, MissingDependencyError
-from plaudit.rewards.networks import Encoder
+from plaudit.vision.resnet import Encoder
 
 logger = logging.getLogger("plaudit")
 

@@ -6,8 +6,8 @@ from PIL import Image
 from torch.nn import functional as F
 
 from plaudit.errors import MissingDependencyError
-from plaudit.rewards.efficientnet import Convolution, EfficientNetLite0
-from plaudit.rewards.pretrained import efficientnet_weights, load_encoders, read_checkpoint
+from plaudit.vision.efficientnet import Convolution, EfficientNetLite0
+from plaudit.vision.pretrained import efficientnet_weights, load_encoders, read_checkpoint
 
 MILITARY_UNIFORM = 652
 """A class of ImageNet."""

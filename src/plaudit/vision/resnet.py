@@ -43,8 +43,8 @@ class Encoder(nn.Module):
     channels: int
     stride: int
     stages: int
-    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
-    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
+    mean: tuple[float, ...] = (0.485, 0.456, 0.406)
+    std: tuple[float, ...] = (0.229, 0.224, 0.225)
 
     def map_size(self, image_size: tuple[int, int]) -> tuple[int, int]:
         """Height and width of the map. Every halving rounds up, and so does their product."""

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from plaudit.rewards.networks import ResNet, Stem
+from plaudit.vision.resnet import ResNet, Stem
 
 
 def count(net: nn.Module) -> int:

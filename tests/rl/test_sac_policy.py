@@ -1,0 +1,77 @@
+"""The policy that SAC trains, as others see it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from plaudit.errors import ConfigError
+from plaudit.rl import build_policy
+from plaudit.rl.sac_policy import SACPolicy
+
+VECTOR = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
+ACTIONS = gym.spaces.Box(np.array([-2, 0], np.float32), np.array([2, 10], np.float32))
+NET = {"type": "mlp", "hidden_sizes": [16], "activation": "tanh"}
+
+
+def make(obs: gym.Space[Any] = VECTOR, actions: gym.spaces.Box = ACTIONS, **block: Any) -> SACPolicy:
+    torch.manual_seed(0)
+    policy = build_policy({"name": "sac", "actor": NET, "critic": NET, **block}, obs, actions)
+    assert isinstance(policy, SACPolicy)
+    return policy
+
+
+def test_actions_are_in_the_spaces_units() -> None:
+    policy, obs = make(), torch.randn(4000, 3)
+    with torch.no_grad():
+        action = policy.act(obs)
+        assert (action > torch.tensor([-2.0, 0.0])).all() and (action < torch.tensor([2.0, 10.0])).all()
+        assert action[:, 1].mean() == pytest.approx(5.0, abs=0.3)
+        torch.testing.assert_close(policy.to_space(policy.to_unit(action)), action)
+        assert torch.equal(policy.act(obs, deterministic=True), policy.act(obs, deterministic=True))
+        assert torch.equal(policy.act(obs, noise=torch.zeros(4000, 2)), policy.act(obs, deterministic=True))
+
+
+def test_densities_add_up_to_one_in_those_units() -> None:
+    policy = make()
+    with torch.no_grad():
+        for part in policy.actor.parameters():
+            part.add_(0.3 * torch.randn_like(part))
+        grid = torch.cartesian_prod(torch.linspace(-1.995, 1.995, 400), torch.linspace(0.0125, 9.9875, 400))
+        log_prob, _, _ = policy.evaluate_actions(torch.zeros(len(grid), 3), grid)
+        assert float(log_prob.exp().mean()) * 40.0 == pytest.approx(1.0, abs=0.02)
+        obs = torch.zeros(20_000, 3)
+        _, entropy, _ = policy.evaluate_actions(obs, policy.act(obs))
+        log_prob = policy.evaluate_actions(obs, policy.act(obs))[0]
+        assert float(entropy.mean()) == pytest.approx(-float(log_prob.mean()), abs=0.05)
+
+
+def test_values_are_the_critics_together() -> None:
+    policy, obs = make(cfg={"num_critics": 4}), torch.randn(5, 3)
+    with torch.no_grad():
+        action, _, value = policy.get_action(obs, deterministic=True)
+        each = policy.get_q(obs, action)
+        assert each.shape == (4, 5)
+        torch.testing.assert_close(value, each.mean(0))
+        torch.testing.assert_close(policy.get_value(obs), value)
+
+
+def test_several_vectors_are_joined() -> None:
+    policy = make(gym.spaces.Dict({"a": VECTOR, "b": gym.spaces.Box(-1, 1, (2,), np.float32)}))
+    parts = {"b": torch.full((1, 2), 2.0), "a": torch.full((1, 3), 1.0)}
+    assert policy.vector(parts).tolist() == [[1, 1, 1, 2, 2]]
+    assert policy.act(parts).shape == (1, 2)
+
+
+def test_what_cannot_work_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"policy.critic is missing: sac needs"):
+        make(critic=None)
+    with pytest.raises(ConfigError, match=r"finite bounds"):
+        make(actions=gym.spaces.Box(-np.inf, np.inf, (2,), np.float32))
+    camera = gym.spaces.Box(0, 255, (8, 8, 3), np.uint8)
+    with pytest.raises(ConfigError, match=r"reads vectors, but the env observes the cameras eye"):
+        make(gym.spaces.Dict({"state": VECTOR, "eye": camera}))
