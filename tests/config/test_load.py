@@ -15,7 +15,15 @@ from plaudit.config.checks import env_cfg
 from plaudit.config.convert import fill, to_dict
 from plaudit.config.files import recipe_names
 from plaudit.config.load import is_saved_config, load_config, save_config
-from plaudit.config.schema import Config, EnvConfig, NetworkConfig, PolicyConfig, PPOConfig, RuntimeConfig
+from plaudit.config.schema import (
+    ActorCriticConfig,
+    Config,
+    EnvConfig,
+    NetworkConfig,
+    PolicyConfig,
+    PPOConfig,
+    RuntimeConfig,
+)
 from plaudit.errors import ConfigError, OutputError
 
 # Seed 004's blocks as printed, with the runtime keys that it lists.
@@ -159,7 +167,7 @@ def test_a_resolved_config_holds_every_value(tmp_path: Path, registries: Any) ->
         "success_threshold": 0.1,
     }
     assert config.env.train == {} and config.env.eval == {"num_envs": 5, "obs_mode": "state"}
-    assert config.policy.cfg == {"squash": False, "init_log_std": -0.5, "normalize_obs": True}
+    assert config.policy.cfg == to_dict(ActorCriticConfig())
     assert config.algorithm.cfg == to_dict(PPOConfig(learning_rate=1.0, batch_size=9))
     save_config(config, tmp_path / "config.yaml")
     assert load_config(tmp_path / "config.yaml", registries=registries) == config

@@ -250,7 +250,7 @@ def test_what_never_comes_ends_with_an_error(tmp_path: Path, capsys: pytest.Capt
         (["collect", "push_cube", f"{KEYS}.max_positve_trajectories=3"], "Did you mean 'max_positive_trajectories'?"),
         (["collect", "push_cube", f"{KEYS}.actors=[{{kind: exprt}}]"], "Did you mean 'expert'?"),
         (["collect", "push_cube", "env.cfg.control=joint"], "needs env.cfg.control=ee"),
-        (["collect", "pendulum", f"{KEYS}.actors=[{{kind: expert}}]"], "has no scripted expert"),
+        (["collect", "pendulum", f"{KEYS}.actors=[{{kind: expert}}]"], "gym:Pendulum-v1 has no expert"),
         (["collect", "push_cube", f"{KEYS}.save_dir={{tmp}}/file/x"], "cannot make the episode store"),
         (["collect", "push_cube", f"{KEYS}.save_dir={{tmp}}"], "holds other files"),
         (["collect", "push_cub"], "Did you mean 'push_cube'?"),

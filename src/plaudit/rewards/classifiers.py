@@ -12,9 +12,9 @@ from torch import nn
 from plaudit.rewards.config import BinaryClassifierConfig, EncodedConfig, ResNetRewardConfig
 from plaudit.rewards.heads import Heads, build_pooling
 from plaudit.rewards.model import RewardModel
-from plaudit.vision.efficientnet import EfficientNetLite0
+from plaudit.rewards.networks import EfficientNetLite0, Encoder, ResNet
 from plaudit.vision.pretrained import efficientnet_weights, load_encoders
-from plaudit.vision.resnet import Encoder, Norm, ResNet
+from plaudit.vision.resnet import Norm
 
 logger = logging.getLogger("plaudit")
 

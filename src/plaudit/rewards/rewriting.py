@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from plaudit.rewards.model import RewardModel
-from plaudit.vision.resnet import Block, Bottleneck
+from plaudit.rewards.networks import Block, Bottleneck
 
 TILE = 4
 """Rows and columns of the result that are calculated together."""
