@@ -25,11 +25,14 @@ from numpy.typing import NDArray
 from measure import Row, machine, median_and_worst, say, table
 from plaudit.episodes import EpisodeStore
 from plaudit.episodes.episode import FAILURE, Episode
-from plaudit.stages import collect, fit, load, load_fit, train
+from plaudit.stages import fit, load, load_fit, load_run, train
 
 RADIUS = 0.1
 EPISODES = 1500
 """Of successes and of failures, that a model is fitted to."""
+
+STEPS = 1000
+"""Of a fit, as in the quickstart."""
 
 SPARE = 200
 """Failures more that are collected, from which labels are given up front."""
@@ -95,14 +98,17 @@ class Bench:
         self.folder, self.words = folder, words
 
     def all_data(self) -> tuple[Path, list[Episode]]:
-        """What an honest model is fitted to, and failures that are left over."""
-        place = self.folder / "data" / "all"
-        keys = [
-            f"reward.data_collection.save_dir={place}",
-            f"reward.data_collection.max_positive_trajectories={EPISODES}",
-        ]
-        keys += [f"reward.data_collection.max_negative_trajectories={EPISODES + SPARE}"]
-        collect(load("push_cube", keys), quiet=True)
+        """What an honest model is fitted to, and failures that are left over: of a policy that learns on the env's own
+        reward, as in the quickstart, so that the model has seen what policies do wrong.
+        """
+        note = self.folder / "data" / "all.txt"
+        if not note.exists():
+            keys = [f"runtime.output_dir={self.folder / 'collect'}", "runtime.video_episodes=0"]
+            keys += [f"run.collect.reward.data_collection.max_negative_trajectories={EPISODES + SPARE}"]
+            made = train(load_run("quickstart", keys).collect, quiet=True)
+            note.parent.mkdir(parents=True, exist_ok=True)
+            note.write_text(str(Path(made["run"]) / "data"))
+        place = Path(note.read_text())
         failures = [episode for episode in EpisodeStore(place) if not episode.positive]
         chosen = np.random.default_rng(0).permutation(len(failures))[:SPARE]
         return place, [failures[number] for number in chosen]
@@ -125,7 +131,7 @@ class Bench:
         place = self.folder / "models" / f"{kind} {more} {seed}"
         if not (place / "best_model").exists():
             keys = [f"reward.training.save_dir={json.dumps(str(place))}", f"runtime.seed={seed}"]
-            keys += ["reward.training.max_steps=800", "reward.training.figures=false", *self.words]
+            keys += [f"reward.training.max_steps={STEPS}", "reward.training.figures=false", *self.words]
             fit(load_fit(None, keys, data=self.data(kind, more)), quiet=True)
         return place
 
