@@ -13,7 +13,7 @@ from rl_helpers import MakeTrainer
 from plaudit.envs.base import Outcome
 from plaudit.envs.config import ProbeConfig
 from plaudit.envs.probes import ConstantValue, ObsActionReward, Timeout
-from plaudit.errors import CheckpointError, ConfigError, NonFiniteError, OutputError, PlauditError
+from plaudit.errors import CheckpointError, ConfigError, EnvError, NonFiniteError, OutputError, PlauditError
 from plaudit.rl import PPO, Listener, checkpoint
 
 
@@ -298,6 +298,22 @@ def test_numbers_that_are_not_finite_stop_with_a_checkpoint(make_trainer: MakeTr
     assert saved["trainer"]["iteration"] == 1
     for value in saved["policy"].values():
         assert torch.isfinite(value).all()
+
+
+def test_an_env_that_fails_loses_nothing_that_was_learned(make_trainer: MakeTrainer) -> None:
+    class Dying(Timeout):
+        steps = 0
+
+        def advance(self, action: torch.Tensor) -> Outcome:
+            self.steps += 1
+            if self.steps == 15:
+                raise EnvError("a worker died.")
+            return super().advance(action)
+
+    trainer = make_trainer(Dying(ProbeConfig(num_envs=4)), run=True, iterations=9)
+    with pytest.raises(EnvError, match="a worker died"):
+        trainer.train()
+    assert checkpoint.load(trainer.run.latest)["trainer"]["iteration"] == 1
 
 
 def test_the_first_observation_is_looked_at_too(make_trainer: MakeTrainer) -> None:

@@ -13,7 +13,7 @@ import torch
 
 from plaudit.config.schema import RuntimeConfig
 from plaudit.envs.base import VecEnv
-from plaudit.errors import CheckpointError, ConfigError, DataError, NonFiniteError, PlauditError
+from plaudit.errors import CheckpointError, ConfigError, DataError, EnvError, PlauditError
 from plaudit.rl import checkpoint
 from plaudit.rl.algorithms.base import BaseAlgorithm
 from plaudit.rl.evaluate import evaluate
@@ -124,7 +124,7 @@ class Trainer:
         try:
             extra = self._collect()
             losses = self.algorithm.update()
-        except (NonFiniteError, DataError):
+        except (EnvError, DataError):
             self._save("latest.pt", with_env=False)
             raise
         before = self.step
