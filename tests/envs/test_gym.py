@@ -148,6 +148,11 @@ class TestCameras:
         assert step.frames is not None and bool((step.frames["eye"] == 1).all())
         assert env.render(torch.tensor([1]))["eye"].shape == (1, 4, 5, 3)
 
+    @pytest.mark.parametrize("camera", ["eye", "render"])
+    def test_pictures_can_be_had_before_anything_is_played(self, camera: str) -> None:
+        env = build_env("gym:Counter-v0", {"num_envs": 2, "cameras": [camera]})
+        assert env.render(torch.tensor([1]))[camera].shape[0] == 1
+
     @pytest.mark.parametrize("vectorization", ["sync", "async"])
     def test_only_what_is_asked_for_is_drawn(self, vectorization: str) -> None:
         cfg = {"num_envs": 3, "cameras": ["render"], "vectorization": vectorization, "kwargs": {"limit": 1.0}}

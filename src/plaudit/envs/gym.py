@@ -157,6 +157,8 @@ class GymVecEnv(VecEnv):
     def render(self, ids: torch.Tensor | None = None) -> Frames:
         if not self.cameras:
             return super().render(ids)
+        if self._raw is None:  # Somebody wants to know what its pictures are like before anything is played.
+            self.reset(0)
         rows = list(range(self.num_envs)) if ids is None else ids.tolist()
         return self._frames({name: value[rows] for name, value in self._now.items()}, rows)
 
