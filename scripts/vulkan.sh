@@ -12,10 +12,21 @@ fi
 . /etc/os-release
 what=mesa-vulkan-drivers
 list=/etc/apt/sources.list.d/plaudit-backports.list
+line=
+export DEBIAN_FRONTEND=noninteractive
 if [ "$ID:$VERSION_CODENAME" = debian:bookworm ]; then
   what="-t bookworm-backports $what"
+  [ "$(id -u)" != 0 ] || apt-get update -qq # Before the first one apt does not tell its sources.
   sources=$(apt-get indextargets --format '$(RELEASE) $(REPO_URI)' 'Created-By: Packages')
   site=$(echo "$sources" | sed -nE 's/^(bookworm|oldstable|stable) //p' | head -1)
+  # Nor may whoever is not root update, so the files themselves are asked then.
+  [ -n "$site" ] || site=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources 2>/dev/null |
+    sed -nE 's/^(URIs:|deb)[^#]*[[:space:]]([a-z+]+:[^[:space:]]*\/debian\/?)([[:space:]].*)?$/\2/p' | head -1)
+  if [ -z "$site" ]; then
+    echo "$problem" >&2
+    echo "Found no Debian package source here to get $what from." >&2
+    exit 1
+  fi
   echo "$sources" | grep -q '^bookworm-backports ' ||
     line="deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $site bookworm-backports main"
 fi
@@ -27,8 +38,8 @@ if [ "$(id -u)" != 0 ]; then
 fi
 echo "Installing $what"
 [ -z "$line" ] || echo "$line" >"$list"
-export DEBIAN_FRONTEND=noninteractive
 if ! { apt-get update -qq && apt-get install -y -qq --no-install-recommends $what >/dev/null; }; then
+  [ -z "$line" ] || rm -f "$list" # Or every later update would fail as well.
   echo "apt-get could not install: $what" >&2
   exit 1
 fi
