@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from plaudit.envs import Step, build_env
 from plaudit.envs.config import GymConfig
@@ -262,6 +262,9 @@ class TestReadyMade:
     def test_next_step_of_another_kind_is_refused(self, counter: Any) -> None:
         with pytest.raises(EnvError, match=r"NEXT_STEP.*SAME_STEP or DISABLED"):
             GymVecEnv(Itself(counter, 2, AutoresetMode.NEXT_STEP))
+        lone = AsyncVectorEnv([counter] * 2, shared_memory=False, autoreset_mode=AutoresetMode.NEXT_STEP)
+        with pytest.raises(EnvError, match=r"NEXT_STEP.*SAME_STEP or DISABLED"):
+            GymVecEnv(lone)
         silent = Itself(counter, 2, AutoresetMode.SAME_STEP)
         silent.metadata = {}
         with pytest.raises(EnvError, match="autoreset_mode"):

@@ -43,11 +43,13 @@ def test_what_is_new_is_written_and_all_comes_back(tmp_path: Path) -> None:
         torch.manual_seed(0)
         for ours, theirs in zip(drawn, other.sample(50, 2, 0.9), strict=True):
             assert torch.equal(ours, theirs)
-    # Nothing new was no file; and when all of the first files was overwritten, they went.
-    assert files(tmp_path) == ["000004.safetensors"]
-    sizes = {path.stat().st_size for path in tmp_path.iterdir()}
+    # Nothing new was no file. All of the first files is overwritten, but a run that is killed now goes on from the
+    # checkpoint before, which needs them; then they go.
+    assert files(tmp_path) == [f"{number:06d}.safetensors" for number in (1, 2, 3, 4)]
+    sizes = {(tmp_path / "000004.safetensors").stat().st_size}
     walk.step(replay)
     log.save()
+    assert files(tmp_path) == ["000004.safetensors", "000005.safetensors"]
     assert (tmp_path / "000005.safetensors").stat().st_size < min(sizes) / 2
 
 
@@ -63,8 +65,9 @@ def test_a_loaded_replay_goes_on_where_the_other_would(tmp_path: Path) -> None:
     log.save()
     other, twin = Replay(30, 2, 1, 1), Walk(2, 3)
     second = ReplayLog(other, tmp_path)
+    newest = log.state_dict()
     second.load(state)
-    assert files(tmp_path) == ["000001.safetensors"]
+    assert rows(everything(again(tmp_path, newest))) == rows(everything(replay))  # Looking back took nothing from it.
     for _ in range(8):
         twin.step(Replay(30, 2, 1, 1))
     other.follow(twin.obs)

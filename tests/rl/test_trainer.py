@@ -316,6 +316,23 @@ def test_an_env_that_fails_loses_nothing_that_was_learned(make_trainer: MakeTrai
     assert checkpoint.load(trainer.run.latest)["trainer"]["iteration"] == 1
 
 
+def test_a_spoilt_policy_is_not_saved_over_a_good_one(make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer(run=True, iterations=3, save_freq=1)
+    update, rounds = trainer.algorithm.update, iter(range(3))
+
+    def spoil() -> dict[str, float]:
+        losses = update()
+        if next(rounds) == 1:
+            next(trainer.policy.parameters()).data.fill_(math.nan)
+            raise NonFiniteError("the loss is nan.")
+        return losses
+
+    trainer.algorithm.update = spoil  # type: ignore[method-assign]
+    with pytest.raises(NonFiniteError, match="the loss is nan"):
+        trainer.train()
+    assert all(torch.isfinite(value).all() for value in checkpoint.load(trainer.run.latest)["policy"].values())
+
+
 def test_the_first_observation_is_looked_at_too(make_trainer: MakeTrainer) -> None:
     env = Timeout(ProbeConfig(num_envs=4))
     env.first = lambda random: torch.tensor([0.0, math.nan, 0.0, 0.0])  # type: ignore[method-assign]

@@ -214,6 +214,9 @@ def _autoreset_mode(envs: Vector, env_id: str, ours: bool) -> AutoresetMode:
             f"gym:{env_id} does not say when it resets itself: set metadata['autoreset_mode'] of its VectorEnv to a "
             "gymnasium.vector.AutoresetMode."
         ) from None
+    inner = envs.unwrapped
+    # Without shared memory what we reset ourselves is reset once more, at the cost of an action.
+    ours = ours and not (isinstance(inner, AsyncVectorEnv) and not inner.shared_memory)
     if mode is AutoresetMode.NEXT_STEP and not ours:
         raise EnvError(
             f"gym:{env_id} begins its next episodes a step late (AutoresetMode.NEXT_STEP), and ignores the action of "

@@ -100,12 +100,18 @@ class ReplayLog:
         self._saved = torch.zeros_like(replay.heads)
         self._changed: set[str] = set()
         self._heads: dict[int, torch.Tensor] = {}
+        self._outlived: list[Path] = []  # Files of a time after the checkpoint that was loaded.
 
     def changed(self, *columns: str) -> None:
         self._changed.update(columns)
 
     def save(self) -> None:
-        # Also lets those files go of which everything is overwritten by now.
+        # Also lets those files go of which everything was overwritten when it was last called: the checkpoint of that
+        # time is there by now, and until the next one is, it is what a killed run goes on from.
+        before = self._saved
+        for path in self._outlived:
+            path.unlink(missing_ok=True)
+        self._outlived = []
         if self._changed:
             self._write(self._rows(torch.zeros_like(self._saved)), sorted(self._changed))
             self._changed.clear()
@@ -114,7 +120,7 @@ class ReplayLog:
             self._write(self._rows(self._saved), list(self.replay.columns))
             self._saved = self.replay.heads.clone()
         for number, heads in list(self._heads.items()):
-            if bool((heads < self.replay.heads - self.replay.rows).all()):
+            if bool((heads < before - self.replay.rows).all()):
                 self._file(number).unlink(missing_ok=True)
                 del self._heads[number]
 
@@ -122,7 +128,8 @@ class ReplayLog:
         return {"last": self.last, **filled(self.replay)}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        # Files that were written after the checkpoint go: the run lives through that time once more.
+        # Files that were written after the checkpoint are left out, and go once there is something new: the run lives
+        # through that time once more, but whoever only looks at an old checkpoint takes nothing from the newest.
         replay = self.replay
         _check_same(replay, state)
         for name in ("done", NUMBER):
@@ -130,7 +137,7 @@ class ReplayLog:
         for path in sorted(self.folder.glob(f"*{SUFFIX}")):
             number = int(path.stem)
             if number > state["last"]:
-                path.unlink(missing_ok=True)
+                self._outlived.append(path)
                 continue
             content = _read(path)
             envs = content.pop(_ENV)

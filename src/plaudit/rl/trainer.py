@@ -125,7 +125,8 @@ class Trainer:
             extra = self._collect()
             losses = self.algorithm.update()
         except (EnvError, DataError):
-            self._save("latest.pt", with_env=False)
+            if all(torch.isfinite(weights).all() for weights in self.policy.parameters()):
+                self._save("latest.pt", with_env=False)
             raise
         before = self.step
         self.iteration += 1
