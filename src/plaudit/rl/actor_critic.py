@@ -16,7 +16,7 @@ from plaudit.rl.encoders import ImageEncoder
 from plaudit.rl.gaussian import LOG_2PI, gaussian_log_prob
 from plaudit.rl.networks import Normalizer, mlp
 from plaudit.rl.obs import PolicyObs
-from plaudit.rl.policy import Policy
+from plaudit.rl.policy import Policy, both_networks
 
 ALMOST_ONE = 1.0 - 2.0**-24
 """The largest float32 below one: squashed actions are kept within it, so that their inverse exists."""
@@ -96,11 +96,7 @@ class ActorCritic(Policy):
         critic: NetworkConfig | None,
     ) -> Policy:
         """Makes the networks that the blocks `actor` and `critic` describe, and the policy around them."""
-        if actor is None or critic is None:
-            missing = "actor" if actor is None else "critic"
-            raise ConfigError(
-                f"policy.{missing} is missing: actor_critic needs the blocks policy.actor and policy.critic."
-            )
+        actor, critic = both_networks("actor_critic", actor, critic)
         vectors, cameras = split_space(obs_space)
         sees = (actor.type == "cnn", critic.type == "cnn")
         if any(sees) and not cameras:

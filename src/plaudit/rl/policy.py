@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from plaudit.config.schema import NetworkConfig, PolicyConfig
+from plaudit.errors import ConfigError
 from plaudit.registry import Registry
 from plaudit.rl.obs import PolicyObs, flat_space
 
@@ -64,6 +65,16 @@ class Policy(nn.Module, ABC):
         """Makes the policy from its config block; a policy that wants the network blocks overrides this."""
         make: Callable[..., Policy] = cls
         return make(obs_space, action_space, device, config)
+
+
+def both_networks(
+    name: str, actor: NetworkConfig | None, critic: NetworkConfig | None
+) -> tuple[NetworkConfig, NetworkConfig]:
+    """The network blocks of a policy that needs both; an error names the one that is missing."""
+    if actor is None or critic is None:
+        missing = "actor" if actor is None else "critic"
+        raise ConfigError(f"policy.{missing} is missing: {name} needs the blocks policy.actor and policy.critic.")
+    return actor, critic
 
 
 POLICIES: Registry[Policy] = Registry("policy")

@@ -15,7 +15,7 @@ from plaudit.rl import squashed
 from plaudit.rl.actor_critic import ALMOST_ONE, split_space
 from plaudit.rl.ensemble import Ensemble
 from plaudit.rl.obs import PolicyObs
-from plaudit.rl.policy import Policy
+from plaudit.rl.policy import Policy, both_networks
 
 FIRST_ACTION, FIRST_VALUE = 0.01, 0.1
 """Gains of the last layers at the start: all actions are about as likely, and hardly anything is valued."""
@@ -64,9 +64,7 @@ class SACPolicy(Policy):
         critic: NetworkConfig | None,
     ) -> Policy:
         """Makes the networks that the blocks `actor` and `critic` describe, and the policy around them."""
-        if actor is None or critic is None:
-            missing = "actor" if actor is None else "critic"
-            raise ConfigError(f"policy.{missing} is missing: sac needs the blocks policy.actor and policy.critic.")
+        actor, critic = both_networks("sac", actor, critic)
         vectors, cameras = split_space(obs_space)
         if cameras:
             raise ConfigError(
