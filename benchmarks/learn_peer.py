@@ -12,8 +12,9 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecNormalize
 
 from plaudit.compute import claim_threads
+from plaudit.config.algorithms import ActorCriticConfig, PPOConfig
 from plaudit.config.checks import env_cfg
-from plaudit.config.schema import ActorCriticConfig, Config, PPOConfig
+from plaudit.config.schema import Config
 from plaudit.envs.base import VecEnv
 from plaudit.envs.registry import build_env
 from plaudit.rl.evaluate import evaluate

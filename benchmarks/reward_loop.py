@@ -19,7 +19,8 @@ import torch
 from measure import Row, Stopwatch, main, paired_ratio, say, take_turns
 from plaudit import stages
 from plaudit.compute import claim_threads
-from plaudit.config.schema import RewardConfig, RuntimeConfig
+from plaudit.config.rewards import RewardConfig
+from plaudit.config.schema import RuntimeConfig
 from plaudit.envs.registry import build_env
 from plaudit.rewards.artifact import RewardArtifact
 from plaudit.rewards.audit import Audit

@@ -11,8 +11,9 @@ from typing import Any, Literal
 
 import pytest
 
+from plaudit.config.algorithms import ActorCriticConfig, PPOConfig
 from plaudit.config.load import load_config
-from plaudit.config.schema import ActorCriticConfig, Config, PPOConfig
+from plaudit.config.schema import Config
 from plaudit.registry import Registry
 
 

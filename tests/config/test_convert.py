@@ -12,7 +12,8 @@ import pytest
 
 from plaudit.config.convert import fill, to_dict, written
 from plaudit.config.describe import describe
-from plaudit.config.schema import REQUIRED, Config, RuntimeConfig
+from plaudit.config.keys import REQUIRED
+from plaudit.config.schema import Config, RuntimeConfig
 from plaudit.errors import ConfigError
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from plaudit.config.schema import AugmentConfig, OptimConfig, TrainingConfig
+from plaudit.config.rewards import AugmentConfig, OptimConfig, TrainingConfig
 from plaudit.episodes import Episode, EpisodeStore
 from plaudit.episodes.dataset import FrameDataset
 from plaudit.episodes.split import Split, split_episodes

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from plaudit.config.schema import RewardConfig
+from plaudit.config.rewards import RewardConfig
 from plaudit.envs.base import Frames, Obs, Outcome, Reading, TaskEnv
 from plaudit.rewards.artifact import RewardArtifact
 from plaudit.rewards.config import RewardModelConfig

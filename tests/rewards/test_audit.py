@@ -11,7 +11,7 @@ from learned_samples import Slider, brightness, manager
 from numpy.typing import NDArray
 from score_samples import make_scores
 
-from plaudit.config.schema import AuditConfig
+from plaudit.config.rewards import AuditConfig
 from plaudit.episodes.episode import FAILURE, SUCCESS, UNKNOWN
 from plaudit.rewards import gathering as module
 from plaudit.rewards.audit import Audit

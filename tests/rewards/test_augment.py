@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from plaudit.config.schema import AugmentConfig
+from plaudit.config.rewards import AugmentConfig
 from plaudit.rewards.augment import Augment
 
 NOTHING = AugmentConfig(shift=0, zoom=0.0, brightness=0.0, contrast=0.0, colour=0.0)

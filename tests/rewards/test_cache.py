@@ -12,7 +12,7 @@ import pytest
 import torch
 from fit_samples import SETTINGS, small_model, square, square_splits
 
-from plaudit.config.schema import AugmentConfig, OptimConfig
+from plaudit.config.rewards import AugmentConfig, OptimConfig
 from plaudit.episodes import EpisodeStore
 from plaudit.episodes.dataset import FrameDataset
 from plaudit.episodes.split import split_episodes

@@ -11,7 +11,7 @@ import pytest
 import torch
 from fit_samples import small_model, square_splits
 
-from plaudit.config.schema import AugmentConfig
+from plaudit.config.rewards import AugmentConfig
 from plaudit.episodes.dataset import FrameDataset
 from plaudit.errors import DataError
 from plaudit.rewards.augment import Augment

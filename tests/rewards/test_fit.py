@@ -11,7 +11,7 @@ import pytest
 import torch
 from fit_samples import small_fit, small_model, square_splits
 
-from plaudit.config.schema import AugmentConfig, OptimConfig
+from plaudit.config.rewards import AugmentConfig, OptimConfig
 from plaudit.episodes.dataset import FrameDataset
 from plaudit.episodes.split import Split
 from plaudit.errors import CheckpointError, NonFiniteError

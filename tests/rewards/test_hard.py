@@ -13,7 +13,7 @@ import torch
 from fit_samples import small_fit, small_model, square, square_splits
 from test_parallel import plain_model, together
 
-from plaudit.config.schema import TrainingConfig
+from plaudit.config.rewards import TrainingConfig
 from plaudit.episodes import EpisodeStore
 from plaudit.episodes.dataset import FrameDataset
 from plaudit.episodes.split import Split

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from plaudit.config.schema import OptimConfig
+from plaudit.config.rewards import OptimConfig
 from plaudit.rewards.optim import build_optimizer, lr_factor
 
 

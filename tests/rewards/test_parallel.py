@@ -14,7 +14,7 @@ import torch.distributed as dist
 from fit_samples import small_fit, small_model, square_splits
 from test_fit import Diary
 
-from plaudit.config.schema import OptimConfig
+from plaudit.config.rewards import OptimConfig
 from plaudit.episodes.split import Split
 from plaudit.errors import ConfigError, NonFiniteError
 from plaudit.rewards.checkpoints import saved_checkpoints

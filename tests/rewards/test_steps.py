@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from score_samples import FEW, make_scores
 
 from plaudit.config.guards import parse_guard
-from plaudit.config.schema import RewardConfig
+from plaudit.config.rewards import RewardConfig
 from plaudit.envs.base import Reading
 from plaudit.rewards.calibration import Calibration
 from plaudit.rewards.firing import Decision, fires

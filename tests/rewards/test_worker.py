@@ -8,7 +8,7 @@ import torch
 from fit_samples import MODEL, SETTINGS, square_splits
 from learned_samples import brightness, manager, pictures
 
-from plaudit.config.schema import RewardConfig
+from plaudit.config.rewards import RewardConfig
 from plaudit.envs.base import Reading
 from plaudit.episodes.dataset import FrameDataset
 from plaudit.errors import CheckpointError, DataError

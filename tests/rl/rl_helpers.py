@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 import torch
 
-from plaudit.config.schema import ActorCriticConfig, NetworkConfig
+from plaudit.config.algorithms import ActorCriticConfig
+from plaudit.config.schema import NetworkConfig
 from plaudit.rl import ActorCritic, Trainer
 
 MakeTrainer = Callable[..., Trainer]

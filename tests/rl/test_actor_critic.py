@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import distributions as dist
 
-from plaudit.config.schema import ActorCriticConfig, NetworkConfig
+from plaudit.config.algorithms import ActorCriticConfig
+from plaudit.config.schema import NetworkConfig
 from plaudit.errors import ConfigError
 from plaudit.rl import ActorCritic, build_policy
 from plaudit.rl.gaussian import gaussian_log_prob

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import torch
 
-from plaudit.config.schema import PPOConfig
+from plaudit.config.algorithms import PPOConfig
 from plaudit.envs import build_env
 from plaudit.errors import ConfigError
 from plaudit.rl import ActorCritic, build_policy

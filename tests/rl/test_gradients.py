@@ -3,7 +3,8 @@ import numpy as np
 import pytest
 import torch
 
-from plaudit.config.schema import ActorCriticConfig, NetworkConfig
+from plaudit.config.algorithms import ActorCriticConfig
+from plaudit.config.schema import NetworkConfig
 from plaudit.rl import ActorCritic
 from plaudit.rl.flatten import FlatParameters
 from plaudit.rl.gradients import Autograd, WrittenOut, evaluator

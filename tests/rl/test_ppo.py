@@ -9,7 +9,7 @@ import torch
 from rl_helpers import make_policy
 from torch import nn
 
-from plaudit.config.schema import PPOConfig
+from plaudit.config.algorithms import PPOConfig
 from plaudit.envs import Outcome, TaskEnv, build_env
 from plaudit.envs.base import Obs
 from plaudit.errors import NonFiniteError, PlauditError

@@ -55,7 +55,8 @@ SCRIPT = textwrap.dedent(
     sys.path.insert(0, sys.argv[3])
     from pathlib import Path
     from rl_helpers import make_policy
-    from plaudit.config.schema import PPOConfig, RuntimeConfig
+    from plaudit.config.algorithms import PPOConfig
+    from plaudit.config.schema import RuntimeConfig
     from plaudit.envs import build_env
     from plaudit.rl import RunFolder, Trainer, build_algo
     from plaudit.rl.logging import JsonlLogger

@@ -1,12 +1,72 @@
-"""The keys of learning from a replay: `algorithm.cfg` of `sac`, and `policy.cfg` of the policy that it trains."""
+"""The keys of the algorithms and of their policies: `algorithm.cfg` and `policy.cfg`."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
-from plaudit.config.schema import require
+from plaudit.config.keys import require
+
+EncoderName: TypeAlias = Literal["cnn", "resnet10"]
+"""What turns a camera's pictures into numbers in a policy."""
+
+
+@dataclass(frozen=True)
+class ActorCriticConfig:
+    """`policy.cfg` of `actor_critic`."""
+
+    squash: bool = False  # tanh-squashed Gaussian instead of a plain one (whose samples the env clips).
+    init_log_std: float = -0.5  # Logarithm of the first standard deviation, in units of the action range's half.
+    normalize_obs: bool = True  # Keep running mean and variance of vector observations, saved with the model.
+    encoder: EncoderName = "cnn"  # Of networks of type cnn, which share it: a small one, or a ResNet-10 for GPUs.
+    pretrained_encoder_path: str | None = None  # Where resnet10 starts: a file with torchvision's names.
+    freeze_encoder: bool = False  # Leave resnet10 as that file has it, and train only what comes after it.
+
+    def __post_init__(self) -> None:
+        require(math.isfinite(self.init_log_std), "init_log_std", "must be finite")
+        given = self.pretrained_encoder_path is not None
+        require(not given or self.encoder == "resnet10", "pretrained_encoder_path", "is for encoder resnet10")
+        why = "needs pretrained_encoder_path: an encoder that is random and stays so sees little"
+        require(given or not self.freeze_encoder, "freeze_encoder", why)
+
+
+@dataclass(frozen=True)
+class PPOConfig:
+    """`algorithm.cfg` of `ppo` (Schulman et al., 2017)."""
+
+    learning_rate: float = 3e-4  # Adam's step size at the start.
+    lr_schedule: Literal["constant", "linear", "cosine"] = "constant"  # How it goes to zero over the run.
+    n_epochs: int = 4  # Passes over each rollout.
+    batch_size: int = 256  # Samples in a minibatch.
+    gamma: float = 0.99  # Discount.
+    gae_lambda: float = 0.95  # Trace decay of generalised advantage estimation.
+    clip_coef: float = 0.2  # Range of the probability ratio.
+    clip_value: float | None = None  # Range of the value's change in one update; null does not clip.
+    ent_coef: float = 0.0  # Weight of the entropy bonus.
+    noise_correlation: float = 0.0  # Of exploration noise from step to step; 0.7 finds rewards that are rare.
+    vf_coef: float = 0.5  # Weight of the value loss.
+    critic_warmup: float = 0.0  # Share of the run, at its start, in which only the critic learns: for new rewards.
+    max_grad_norm: float = 0.5  # Gradients longer than this are shortened to it.
+    normalize_advantage: bool = True  # Zero mean and unit variance in each minibatch.
+    target_kl: float | None = None  # Stop an update's epochs beyond this divergence; null never does.
+    image_shift: int = 0  # Pixels, at most, by which pictures are moved in updates; what is said of them should stay.
+    image_shift_coef: float = 0.1  # Weight of that wish (DrAC's) in the loss.
+
+    def __post_init__(self) -> None:
+        require(0 < self.learning_rate < math.inf, "learning_rate", "must be greater than 0 and finite")
+        for key in ("n_epochs", "batch_size"):
+            require(getattr(self, key) >= 1, key, "must be at least 1")
+        for key in ("gamma", "gae_lambda"):
+            require(0 <= getattr(self, key) <= 1, key, "must be between 0 and 1")
+        require(0 <= self.critic_warmup < 1, "critic_warmup", "must be at least 0 and less than 1")
+        require(0 <= self.noise_correlation < 1, "noise_correlation", "must be at least 0 and less than 1")
+        for key in ("clip_coef", "clip_value", "max_grad_norm", "target_kl"):
+            value = getattr(self, key)
+            require(value is None or value > 0, key, "must be greater than 0")
+        for key in ("ent_coef", "vf_coef", "image_shift"):
+            require(getattr(self, key) >= 0, key, "must not be negative")
+        require(0 < self.image_shift_coef < math.inf, "image_shift_coef", "must be greater than 0 and finite")
 
 
 @dataclass(frozen=True)

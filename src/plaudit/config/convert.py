@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar, Union
 
-from plaudit.config.schema import REQUIRED
+from plaudit.config.keys import REQUIRED
 from plaudit.errors import ConfigError, nearest
 
 T = TypeVar("T")

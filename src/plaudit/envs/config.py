@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from plaudit.config.schema import require
+from plaudit.config.keys import require
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from plaudit.config.schema import require
+from plaudit.config.keys import require
 from plaudit.episodes.episode import FAILURE, SUCCESS, UNKNOWN, Counts, EpisodeSource, Summary
 from plaudit.episodes.sampling import importance
 from plaudit.episodes.stationary import repeats

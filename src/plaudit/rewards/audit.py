@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from plaudit.config.schema import AuditConfig
+from plaudit.config.rewards import AuditConfig
 from plaudit.envs.base import Headline
 from plaudit.episodes.episode import UNKNOWN
 from plaudit.rewards.bounds import rate_bounds

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import affine_grid, grid_sample
 
-from plaudit.config.schema import AugmentConfig
+from plaudit.config.rewards import AugmentConfig
 from plaudit.vision.shift import moved_pixels
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from plaudit.config.schema import REQUIRED, require
+from plaudit.config.keys import REQUIRED, require
 
 Arch: TypeAlias = Literal[
     "resnet10", "resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "efficientnet_lite0"

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from plaudit.config.convert import to_dict
-from plaudit.config.schema import TrainingConfig
+from plaudit.config.rewards import TrainingConfig
 from plaudit.episodes.episode import SUCCESS, UNKNOWN
 from plaudit.errors import ConfigError, NonFiniteError
 from plaudit.rewards.assess import Aim, Verdict, judge

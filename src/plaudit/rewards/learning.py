@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from plaudit.config.schema import TrainingConfig
+from plaudit.config.rewards import TrainingConfig
 from plaudit.errors import CheckpointError
 from plaudit.rewards.feeds import Batch, Feed, parts
 from plaudit.rewards.model import RewardModel

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from plaudit.config.schema import OptimConfig
+from plaudit.config.rewards import OptimConfig
 
 WARMUP = 0.05
 """Share of a fit in which the step size grows, where the config does not say how many steps."""

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from plaudit.config.guards import check_names, parse_guard
-from plaudit.config.schema import RewardConfig
+from plaudit.config.rewards import RewardConfig
 from plaudit.envs.base import Reading
 from plaudit.episodes.formats.values import MAIN_CAMERA
 from plaudit.errors import CheckpointError, ConfigError, DataError

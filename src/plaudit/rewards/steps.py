@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plaudit.config.guards import Guard
-from plaudit.config.schema import RewardConfig
+from plaudit.config.rewards import RewardConfig
 from plaudit.envs.base import Reading
 from plaudit.rewards.calibration import Calibration
 from plaudit.rewards.firing import Decision

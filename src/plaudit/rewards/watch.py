@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from plaudit.config.schema import RewardConfig
+from plaudit.config.rewards import RewardConfig
 from plaudit.envs.base import Step
 from plaudit.episodes.episode import Frames
 from plaudit.rewards.pipeline import Judged

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from plaudit.config.schema import RewardConfig
+from plaudit.config.rewards import RewardConfig
 from plaudit.envs.base import Reading
 from plaudit.errors import CheckpointError, DataError
 from plaudit.rewards.artifact import RewardArtifact

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from plaudit.config.schema import ActorCriticConfig, NetworkConfig
+from plaudit.config.algorithms import ActorCriticConfig
+from plaudit.config.schema import NetworkConfig
 from plaudit.errors import ConfigError
 from plaudit.rl.encoders import ImageEncoder
 from plaudit.rl.gaussian import LOG_2PI, gaussian_log_prob

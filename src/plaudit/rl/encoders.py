@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from plaudit.config.schema import EncoderName
+from plaudit.config.algorithms import EncoderName
 from plaudit.errors import ConfigError
 from plaudit.rl.networks import orthogonal
 from plaudit.vision.pretrained import load_encoders

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from plaudit.config.schema import AuditConfig
+from plaudit.config.rewards import AuditConfig
 from plaudit.files import whole_file
 from plaudit.report.sheet import BAD, GOOD, UNSURE, Strip, Tile, write_sheet
 from plaudit.rewards.audit import Alarm

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from plaudit.config.checks import env_cfg
 from plaudit.config.load import save_config
-from plaudit.config.schema import ActorConfig, Config
+from plaudit.config.rewards import ActorConfig
+from plaudit.config.schema import Config
 from plaudit.envs.registry import build_env
 from plaudit.episodes import EpisodeStore
 from plaudit.errors import ConfigError, PlauditError

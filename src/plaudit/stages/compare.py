@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from plaudit.config.rewards import RewardConfig
 from plaudit.config.runs import Plan
-from plaudit.config.schema import Config, RewardConfig
+from plaudit.config.schema import Config
 from plaudit.errors import ConfigError
 from plaudit.stages.common import build_envs_for, build_learner, checkpoint_of, load_policy, set_up
 from plaudit.stages.train import TEST_SEED

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from plaudit.config.schema import FitConfig, FitDataConfig
+from plaudit.config.rewards import FitDataConfig
+from plaudit.config.schema import FitConfig
 from plaudit.episodes import EpisodeStore
 from plaudit.episodes.episode import SUCCESS, UNKNOWN, Episode, EpisodeSource, Summary
 from plaudit.episodes.formats import load_episodes

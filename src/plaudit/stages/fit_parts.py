@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from plaudit.compute import fit_threads, keep_freed_memory
 from plaudit.config.convert import to_dict
-from plaudit.config.schema import FitConfig, TrainingConfig
+from plaudit.config.rewards import TrainingConfig
+from plaudit.config.schema import FitConfig
 from plaudit.episodes.split import TRAIN, VAL, Split, SplitSettings
 from plaudit.errors import ConfigError, DataError, nearest
 from plaudit.report.tables import track

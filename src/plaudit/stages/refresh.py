@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from plaudit.compute import claim_threads, fit_threads
 from plaudit.config.convert import to_dict
-from plaudit.config.schema import Config, FitConfig, TrainingConfig
+from plaudit.config.rewards import TrainingConfig
+from plaudit.config.schema import Config, FitConfig
 from plaudit.episodes.episode import FAILURE, SUCCESS
 from plaudit.episodes.joined import JoinedStore
 from plaudit.episodes.split import TRAIN, VAL, Split

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from plaudit.config.schema import PPOConfig
+from plaudit.config.algorithms import PPOConfig
 from plaudit.envs.base import VecEnv
 from plaudit.errors import ConfigError, NonFiniteError
 from plaudit.rl.advantages import gae

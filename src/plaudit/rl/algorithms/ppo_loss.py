@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from plaudit.config.schema import PPOConfig
+from plaudit.config.algorithms import PPOConfig
 from plaudit.errors import PlauditError
 
 
