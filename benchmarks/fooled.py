@@ -6,7 +6,7 @@ the audit raises an alarm; on a model fitted to the same data and to as many fai
 labelled, as the refresh spent; and on an honest model. Ten honest runs show how often the audit cries wolf.
 
     python benchmarks/fooled.py --folder outputs/fooled         all of it: hours; what is there is not made again
-    python benchmarks/fooled.py --kinds short --seeds 0         a part of it
+    python benchmarks/fooled.py --kinds hand --seeds 0         a part of it
 """
 
 from __future__ import annotations
@@ -46,14 +46,12 @@ class Places:
     """Where things are in the frames (n,) of an episode, in metres.
 
     Attributes:
-        distance: From the cube to the goal.
-        along: How far the cube has still to go, in the direction that it should go.
-        across: How far it is beside that way.
+        moved: From where the cube was to where it is.
+        across: From the cube to the straight way that it should go.
         hand: From the gripper to the goal.
     """
 
-    distance: NDArray[np.float32]
-    along: NDArray[np.float32]
+    moved: NDArray[np.float32]
     across: NDArray[np.float32]
     hand: NDArray[np.float32]
 
@@ -65,13 +63,13 @@ class Places:
         to_goal, to_cube, first = state[:, -2:] / 5, state[:, -8:-6] / 5, episode.state[0, -2:]
         way = first / np.linalg.norm(first)
         across = np.abs(to_goal[:, 0] * way[1] - to_goal[:, 1] * way[0])
-        distance, hand = (np.linalg.norm(vector, axis=1) for vector in (to_goal, to_goal + to_cube))
-        return cls(distance, to_goal @ way, across, hand)
+        moved, hand = (np.linalg.norm(vector, axis=1) for vector in (first / 5 - to_goal, to_goal + to_cube))
+        return cls(moved, across, hand)
 
 
 KINDS: dict[str, Callable[[Places], NDArray[np.bool_]]] = {
-    "short": lambda at: (at.distance < 1.9 * RADIUS) & (at.along > at.across),  # pushed, but not far enough
-    "beside": lambda at: at.across >= np.abs(at.along),  # pushed past one side of the goal
+    "moved": lambda at: at.moved > 0.3 * RADIUS,  # the cube was pushed, wherever that was
+    "aside": lambda at: at.across > 0.3 * RADIUS,  # pushed, but off the straight way
     "hand": lambda at: at.hand < 1.5 * RADIUS,  # the gripper is there, the cube is not
 }
 """Kinds of failure that a model is fitted without."""

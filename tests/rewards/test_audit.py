@@ -207,6 +207,21 @@ def test_an_alarm_comes_again_only_in_a_new_window() -> None:
     assert audit.check() is not None
 
 
+@pytest.mark.parametrize("renewed", [False, True])
+@pytest.mark.parametrize(("claimed", "alarms"), [(70, True), (69, False)])
+def test_a_refreshed_model_is_watched_closely(claimed: int, alarms: bool, renewed: bool) -> None:
+    # 9 of 70 are surely more than 5 %, and surely not more than 30 %.
+    audit = Audit(1, AuditConfig())
+    if renewed:
+        before = Audit(1, AuditConfig())
+        before.renew(Reference())
+        audit.load_state_dict(before.state_dict(pictures=False))
+    audit.on_judged(ended((1, False), count=9))
+    audit.on_judged(ended((1, True), count=claimed - 9))
+    audit.on_judged(ended((-1, False), count=100 - claimed))
+    assert (audit.check() is not None) is (alarms and renewed)
+
+
 @pytest.mark.parametrize(("outside", "alarms"), [(9, False), (20, True)])
 def test_scores_out_of_range_need_no_truth(outside: int, alarms: bool) -> None:
     audit = Audit(1, AuditConfig(), "success_once", Reference(-2.0, 2.0))

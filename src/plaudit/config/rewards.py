@@ -212,6 +212,7 @@ class AuditConfig:
     min_claims: int = 20  # Of them the model must have called so many a success before it can be said to be fooled.
     max_fooled: float = 0.3  # Alarm where surely more than this share of the window's episodes fooled it,
     min_claimed: float = 0.7  # or, once it calls this share of them a success, of those that it calls so.
+    max_fooled_again: float = 0.05  # The same in that case for a refreshed model: what fooled one is watched closely.
     max_out_of_range: float = 0.3  # Alarm where surely more than this share of its scores is unlike any in its fit.
     on_alarm: Literal["warn", "stop", "refresh"] = "warn"  # refresh: fit the model further, with labels of the truth.
     follow: int | None = None  # Training envs whose pictures are kept; null: 64, and with reward_mode terminal all.
@@ -223,7 +224,7 @@ class AuditConfig:
             value = getattr(self, key)
             require(value is None or value >= 1, key, "must be at least 1")
         require(self.min_claims <= self.window, "min_claims", "must not be more than window, which it is counted in")
-        for key in ("max_fooled", "min_claimed", "max_out_of_range"):
+        for key in ("max_fooled", "max_fooled_again", "min_claimed", "max_out_of_range"):
             require(0 < getattr(self, key) < 1, key, "must be greater than 0 and less than 1")
         require(self.enabled or self.on_alarm == "warn", "on_alarm", "needs an audit; set enabled to true")
 

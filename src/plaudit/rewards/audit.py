@@ -48,6 +48,7 @@ class Audit(RewardListener):
     Attributes:
         episodes: Those that the counts are of.
         ended: Episodes that have ended in each env.
+        renewed: Whether the model is in the place of one that was fooled.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Audit(RewardListener):
         self.running = np.zeros(num_envs, EPISODE)
         self.ended = np.zeros(num_envs, np.int64)
         self.episodes = np.zeros(0, EPISODE)
+        self.renewed = False
         self._silent = 0  # Episodes to come before there is another alarm.
 
     def on_reset(self) -> None:
@@ -167,7 +169,8 @@ class Audit(RewardListener):
         # until it claims most episodes, those that fool it have to be many of all.
         settled = tally.claims >= keys.min_claimed * tally.told
         among = tally.claims if settled else tally.told
-        if tally.claims < keys.min_claims or rate_bounds(tally.fooled, among)[0] <= keys.max_fooled:
+        allowed = keys.max_fooled_again if settled and self.renewed else keys.max_fooled
+        if tally.claims < keys.min_claims or rate_bounds(tally.fooled, among)[0] <= allowed:
             return None
         low, high = rate_bounds(tally.fooled, tally.claims)
         message = (
@@ -202,7 +205,7 @@ class Audit(RewardListener):
     def renew(self, reference: Reference) -> None:
         """Begins anew for another model: what the one before said, of the episodes that go on too, is forgotten."""
         self.clear()
-        self.reference = reference
+        self.reference, self.renewed = reference, True
         for name in SAID:
             self.running[name] = 0
         if self.followed is not None:
@@ -216,13 +219,14 @@ class Audit(RewardListener):
             "episodes": apart(self.episodes),
             "ended": self.ended.copy(),
             "silent": self._silent,
+            "renewed": self.renewed,
             "followed": self.followed.state_dict() if pictures and self.followed is not None else None,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Puts back what `state_dict` gave."""
         self.episodes = together(state["episodes"])[-self.settings.window :]
-        self._silent = int(state["silent"])
+        self._silent, self.renewed = int(state["silent"]), bool(state.get("renewed", False))
         if len(state["ended"]) != len(self.ended):
             # Other envs, which begin anew; but no episode is to have the number that another had before.
             self.ended[:] = state["ended"].max(initial=0)
