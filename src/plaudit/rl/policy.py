@@ -78,7 +78,9 @@ def both_networks(
 
 
 POLICIES: Registry[Policy] = Registry("policy")
-POLICIES.add("actor_critic", "plaudit.rl.actor_critic:ActorCritic", config="plaudit.config.schema:ActorCriticConfig")
+POLICIES.add(
+    "actor_critic", "plaudit.rl.actor_critic:ActorCritic", config="plaudit.config.algorithms:ActorCriticConfig"
+)
 POLICIES.add("sac", "plaudit.rl.sac_policy:SACPolicy", config="plaudit.config.algorithms:SACPolicyConfig")
 
 

@@ -16,7 +16,7 @@ from plaudit.rl.policy import Policy
 __all__ = ["ALGORITHMS", "BaseAlgorithm", "StepCallback", "build_algo", "register_algo"]
 
 ALGORITHMS: Registry[BaseAlgorithm] = Registry("algorithm")
-ALGORITHMS.add("ppo", "plaudit.rl.algorithms.ppo:PPO", config="plaudit.config.schema:PPOConfig")
+ALGORITHMS.add("ppo", "plaudit.rl.algorithms.ppo:PPO", config="plaudit.config.algorithms:PPOConfig")
 ALGORITHMS.add("sac", "plaudit.rl.algorithms.sac:SAC", config="plaudit.config.algorithms:SACConfig")
 
 
