@@ -51,7 +51,7 @@ $(MANISKILL): $(READY)
 	@touch $(MANISKILL)
 
 test-maniskill: maniskill ## Run the tests that need ManiSkill
-	PLAUDIT_TEST_MANISKILL=1 $(BIN)/pytest tests/envs/test_maniskill.py
+	PLAUDIT_TEST_MANISKILL=1 $(BIN)/pytest -n 2 --dist loadfile tests/envs/test_maniskill.py tests/test_guides.py -k maniskill
 
 robots: setup $(ROBOTS) ## Also gymnasium-robotics, Meta-World and gym-hil
 

@@ -146,7 +146,7 @@ def benchmark(quick: bool) -> list[Row]:
 
 
 def watch(minutes: float) -> list[Row]:
-    """Memory of a rollout: of us and of the workers, now and then; frames of every step of some envs included."""
+    """Memory of a rollout: of us and of the workers, now and then; last frames of episodes included."""
     claim_threads()
     env = ManiSkillEnv(TASK, ManiSkillConfig(num_envs=4 * cores(), frames="terminal"))
     assert isinstance(env.sim, WorkerPool)

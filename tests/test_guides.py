@@ -8,10 +8,12 @@ in place of ManiSkill's envs; on ManiSkill itself where that is installed.
 from __future__ import annotations
 
 import ast
+import dataclasses
 import importlib.util
 import inspect
 import json
 import logging
+import os
 import re
 import shutil
 from pathlib import Path
@@ -31,6 +33,7 @@ from plaudit.config.files import read_file
 from plaudit.config.trees import get_key
 from plaudit.envs import TaskEnv
 from plaudit.envs.registry import ENVS, build_env
+from plaudit.episodes.formats.episode_pkl import EpisodePklWriter
 from plaudit.episodes.formats.unpickle import load_npy, load_pickle
 from plaudit.rewards import RewardArtifact, build_reward_model
 from plaudit.rl import ALGORITHMS, POLICIES, Policy
@@ -266,18 +269,50 @@ def test_code_of_the_tutorial(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(env, TaskEnv) and env.max_episode_steps == 100
 
 
-@pytest.mark.skipif(importlib.util.find_spec("mani_skill") is None, reason="ManiSkill is not here: make maniskill")
-def test_commands_on_maniskill_itself(shell: Shell) -> None:
-    few = [
-        f"reward.data_collection.max_{kind}_trajectories={count}" for kind, count in (("positive", 0), ("negative", 2))
-    ]
-    short = ["env.cfg.max_episode_steps=8", "env.cfg.num_envs=2", "env.eval.num_envs=2", "runtime.eval_episodes=2"]
-    words = [*TINY, "env.id=maniskill:PushCube-v1", "runtime.iterations=1", *short, *few]
+ON_MANISKILL = [
+    *(*TINY, "env.id=maniskill:PushCube-v1", "runtime.iterations=1", "runtime.eval_episodes=2"),
+    *("env.cfg.max_episode_steps=6", "env.cfg.num_envs=2", "env.eval.num_envs=2"),
+]
+
+
+def failures(count: int) -> list[str]:
+    """Chance pushes no cube in six steps."""
+    limits = {"positive": 0, "negative": count}
+    return [f"reward.data_collection.max_{kind}_trajectories={limit}" for kind, limit in limits.items()]
+
+
+@pytest.fixture
+def maniskill() -> None:
+    if importlib.util.find_spec("mani_skill") is None and "PLAUDIT_TEST_MANISKILL" not in os.environ:
+        pytest.skip("ManiSkill is not installed; 'make test-maniskill' installs it and runs these")
+
+
+def test_stages_of_the_resnet_guide_on_maniskill_itself(maniskill: None, shell: Shell) -> None:
     (collect,) = shell.noted("resnet_reward/01_collect.sh")
-    assert shell.run(collect, *words)["data"]["negative"] == 2
-    frames = plaudit.load_episodes("examples/embodiment/data")[0].frames["base_camera"]
+    first = shell.run(collect, *ON_MANISKILL, "runtime.iterations=3", *failures(8))
+    assert first["data"]["negative"] == 8
+    data = shell.home / "examples" / "embodiment" / "data"
+    collected = list(plaudit.load_episodes(data))
+    frames = collected[0].frames["base_camera"]
     assert frames.shape[1:] == (64, 64, 3) and frames.std() > 10
+    shutil.rmtree(data)
+    # A model is fitted to both kinds, so every other failure passes for a success.
+    EpisodePklWriter(data).add(
+        [
+            dataclasses.replace(episode, labels=np.full_like(episode.labels, number % 2), success=bool(number % 2))
+            for number, episode in enumerate(collected)
+        ]
+    )
+
+    (fit,) = shell.noted("resnet_reward/04_fit.sh")
+    fitted = shell.run(fit, *FITTED)
+    (train,) = shell.noted("resnet_reward/06_train.sh")
+    trained = shell.run(train, *ON_MANISKILL, f"runner.resume_dir={first['run']}")
+    assert trained["reward_model"]["id"] == fitted["artifact_id"] and trained["steps"] == 24
+
+
+def test_a_policy_that_looks_on_maniskill_itself(maniskill: None, shell: Shell) -> None:
     _, learns = shell.noted("workflow_arguments/02_collect.sh")
-    assert shell.run(learns, *words)["data"]["negative"] == 2
+    assert shell.run(learns, *ON_MANISKILL, *failures(2))["data"]["negative"] == 2
     trajectory = load_npy(Path("reward_data/negative/000000.npy"))
     assert trajectory["images"]["base_camera"].shape == (len(trajectory["labels"]), 3, 64, 64)

@@ -11,7 +11,7 @@ if [[ $# -gt 0 && "$1" != -* ]]; then
     exec "$python" "$here/main_reward.py" --config-path "$here/config" --config-name "$1" "${@:2}"
 fi
 
-pretrained=()
+pretrained=()  # Bash before 4.4, which macOS has, takes an empty array for an unset one.
 if [[ -f ./resnet10_pretrained.pt ]]; then
     pretrained=(--pretrained-encoder-path ./resnet10_pretrained.pt)
 fi
@@ -19,7 +19,7 @@ exec "$python" -m plaudit.rewards.train_reward_model \
     --positive-dir ./reward_data/positive \
     --negative-dir ./reward_data/negative \
     --output-checkpoint ./checkpoints/reward_model.pt \
-    "${pretrained[@]}" \
+    ${pretrained[@]+"${pretrained[@]}"} \
     --image-key base_camera \
     --image-size 3 64 64 \
     --batch-size 128 \

@@ -16,6 +16,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from plaudit.envs import Step, build_env
 from plaudit.envs.config import GymConfig
 from plaudit.envs.gym import GymVecEnv
+from plaudit.envs.random import episode_seeds
 from plaudit.envs.testing import (
     check_env,
     check_episode_ends,
@@ -122,7 +123,16 @@ def test_pendulum() -> None:
     assert (env.max_episode_steps, env.action_space.high.tolist()) == (200, [2.0])
     obs, _ = env.reset(seed=0)
     one = gymnasium.make("Pendulum-v1")
-    assert torch.equal(obs["state"][1], torch.from_numpy(one.reset(seed=1)[0]))  # Env i is seeded with seed + i.
+    seed = episode_seeds(0, np.array([1]), np.array([0]))[0]
+    assert torch.equal(obs["state"][1], torch.from_numpy(one.reset(seed=seed)[0]))
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_neighbouring_seeds_share_no_episodes(vectorization: str) -> None:
+    env = build_env("gym:Counter-v0", {"num_envs": 3, "vectorization": vectorization})
+    starts = [number for seed in range(3) for number in env.reset(seed)[0]["state"][:, 2].tolist()]
+    assert len(set(starts)) == 9
+    env.close()
 
 
 def test_discrete_actions_are_refused() -> None:
@@ -269,6 +279,39 @@ class TestReadyMade:
         silent.metadata = {}
         with pytest.raises(EnvError, match="autoreset_mode"):
             GymVecEnv(silent)
+
+    def test_seeds_of_another_kind_are_its_own_business(self, counter: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        seen: list[Any] = []
+        theirs = Itself(counter, 2, AutoresetMode.DISABLED)
+        monkeypatch.setattr(theirs, "reset", lambda **given: seen.append(given) or theirs.inner.reset(**given))
+        GymVecEnv(theirs).reset(7)
+        assert seen == [{"seed": 7}]
+
+    @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
+    def test_episodes_that_outlive_their_limit(self, counter: Any, mode: AutoresetMode) -> None:
+        def make(limit: int) -> GymVecEnv:
+            cfg = GymConfig(num_envs=2, max_episode_steps=limit, kwargs={"mode": mode, "length": 3})
+            return GymVecEnv("Deaf-v0", cfg)
+
+        def deaf(num_envs: int, max_episode_steps: int, **kwargs: Any) -> Itself:
+            return Itself(counter, num_envs, **kwargs)
+
+        gymnasium.register("Deaf-v0", vector_entry_point=deaf)  # type: ignore[arg-type]
+        try:
+            env = make(limit=3)
+            assert sum(len(step.ended) for step in play(env)) == 6  # In time: nothing is wrong.
+            env = make(limit=2)
+            env.reset(seed=0)
+            env.step(torch.zeros(2, 1))
+            with pytest.raises(EnvError, match=r"gym:Deaf-v0: .*env 0 has gone on for 2 steps.*max_episode_steps"):
+                env.step(torch.zeros(2, 1))
+            env.reset()
+            env.step(torch.zeros(2, 1))  # Another episode, another clock.
+            gymnasium.registry["Deaf-v0"].vector_entry_point = lambda num_envs, mode, length: None  # type: ignore[assignment]
+            with pytest.raises(ConfigError, match=r"env.cfg.kwargs .* and env.cfg.max_episode_steps 2: .*unexpected"):
+                make(limit=2)
+        finally:
+            gymnasium.registry.pop("Deaf-v0")
 
     def test_by_id(self, counter: Any) -> None:
         def make(num_envs: int, mode: str = "SameStep", **kwargs: Any) -> Itself:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
+import signal
+from collections.abc import Iterator
 from typing import Any
 
+import gymnasium
 import pytest
 import torch
 
@@ -46,6 +50,44 @@ def test_one_that_hangs_says_where(counter: Any) -> None:
     with pytest.raises(EnvError, match=r"(?s)env 0 has not answered to step for 0.5 s.*It is here:.*in fail") as caught:
         env.step(torch.zeros(2, 1))
     assert "worker_timeout" in str(caught.value)
+    env.close()
+    assert not any(process.is_alive() for process in processes(env))
+
+
+@pytest.fixture
+def stuck(counter: Any) -> Iterator[None]:
+    """`Stuck-v0`, which hangs while it is made, though not in the process that asks for it."""
+
+    class Stuck(counter):  # type: ignore[misc]
+        def __init__(self, render_mode: str | None = None) -> None:
+            super().__init__(render_mode)
+            if multiprocessing.parent_process() is not None:
+                self.wait()
+
+        def wait(self) -> None:
+            signal.pause()
+
+    gymnasium.register("Stuck-v0", entry_point=Stuck)  # type: ignore[arg-type]
+    yield
+    gymnasium.registry.pop("Stuck-v0")
+
+
+def test_one_that_hangs_while_it_is_made_says_where(stuck: None) -> None:
+    with pytest.raises(EnvError, match=r"(?s)env 0 has not answered to start for 0.5 s.*It is here:.*in wait"):
+        build_env("gym:Stuck-v0", {"num_envs": 2, "vectorization": "async", "worker_timeout": 0.5})
+    assert not [child for child in multiprocessing.active_children() if "Worker<Workers>" in child.name]
+
+
+def test_after_ctrl_c_nobody_waits_for_a_step(counter: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    env: Any = make("hang")
+    waits = iter([KeyboardInterrupt, AssertionError("close() waits for a step that may never end")])
+
+    def step_wait(*_: object) -> None:
+        raise next(waits)
+
+    monkeypatch.setattr(env.envs, "step_wait", step_wait)
+    with pytest.raises(KeyboardInterrupt):
+        env.step(torch.zeros(2, 1))
     env.close()
     assert not any(process.is_alive() for process in processes(env))
 

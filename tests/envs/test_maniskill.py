@@ -6,6 +6,8 @@ import importlib.util
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,8 +16,9 @@ import torch
 
 from plaudit.envs import build_env
 from plaudit.envs import maniskill as adapter
-from plaudit.envs.maniskill import ManiSkillEnv
+from plaudit.envs.maniskill import MEMORY, ManiSkillEnv
 from plaudit.envs.maniskill_config import ManiSkillConfig
+from plaudit.envs.maniskill_pool import WorkerPool
 from plaudit.envs.maniskill_sim import ManiSkillSim
 from plaudit.envs.testing import CHECKS, Make, check_seeds, check_steps
 from plaudit.errors import ConfigError, EnvError, MissingDependencyError, RegistryError
@@ -252,6 +255,41 @@ def test_frames_are_pictures_of_the_same_instant_as_the_state(pool: Pool) -> Non
     assert torch.equal(step.frames["base_camera"], env.render()["base_camera"])
     assert np.asarray(before).std() > 10  # Not a blank picture.
     env.close()
+
+
+def test_actions_are_clipped_to_the_robots_own_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    pool = WorkerPool("fake_sims:Counter", {}, 2, 1, False, (8, 8), 60.0)
+    monkeypatch.setattr(adapter, "simulate", lambda *_: pool)
+    with closing(ManiSkillEnv("Counter", ManiSkillConfig(num_envs=2))) as env:
+        env.reset(seed=0)
+        step = env.step(torch.tensor([[5.0], [-0.25]]))
+        assert step.obs["state"][:, 1].tolist() == [1.0, -0.25]
+        assert env.state_dict()["actions"].tolist() == [[[1.0], [-0.25]]]  # What a resume plays again.
+
+
+@pytest.mark.parametrize(
+    ("keys", "threads", "free", "expected"),
+    [
+        ({}, 0, None, 8),
+        ({}, 0, 16 * MEMORY, 8),
+        ({}, 0, 3 * MEMORY, 3),
+        ({}, 0, MEMORY // 2, 1),
+        ({}, 6, MEMORY, 6),
+        ({"workers": 7}, 6, MEMORY, 7),
+    ],
+)
+def test_as_many_processes_as_there_are_cores_and_memory_for(
+    keys: dict[str, Any], threads: int, free: int | None, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: dict[str, Any] = {}
+    monkeypatch.setattr(adapter.importlib.util, "find_spec", lambda _: "there")
+    monkeypatch.setattr(adapter, "require_vulkan", lambda: None)
+    monkeypatch.setattr(adapter, "cores", lambda: 8)
+    monkeypatch.setattr(adapter, "available_memory", lambda: free)
+    monkeypatch.setattr(adapter, "WorkerPool", lambda *_, **given: made.update(given))
+    adapter.simulate("PickCube-v1", ManiSkillConfig(worker_timeout=9.0, **keys), 64, "cpu", threads)
+    assert (made["workers"], made["patience"]) == (expected, 9.0)
 
 
 def test_without_maniskill_it_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from plaudit.stages import load
         ({"num_envs": 0}, "num_envs: must be at least 1"),
         ({"max_episode_steps": 0}, "max_episode_steps: must be at least 1"),
         ({"workers": -1}, "workers: must not be negative"),
+        ({"worker_timeout": 0.0}, "worker_timeout: must be greater than 0"),
         ({"camera_size": (64, 4)}, "camera_size: must be"),
         ({"cameras": (), "obs_mode": "rgb"}, "cameras: obs_mode 'rgb' with frames 'none' needs at least one"),
         ({"cameras": (), "frames": "terminal"}, "cameras: obs_mode 'state' with frames 'terminal' needs at least one"),

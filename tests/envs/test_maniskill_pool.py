@@ -31,7 +31,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     with ExitStack() as stack:
 
         def build(kind: str = "Counter", num_envs: int = 3, workers: int = 2, draws: bool = False) -> WorkerPool:
-            pool = WorkerPool(f"fake_sims:{kind}", {}, num_envs, workers, draws, (8, 8))
+            pool = WorkerPool(f"fake_sims:{kind}", {}, num_envs, workers, draws, (8, 8), patience=60.0)
             stack.callback(pool.close)
             return pool
 
@@ -80,7 +80,7 @@ def test_pictures_are_drawn_with_each_step_where_they_are_observations(make: Mak
         ("Failing", ["worker 1 of 1, with envs 0 to 1, failed in 'advance'", "ZeroDivisionError: in the simulator"]),
         ("Dying", ["ended in 'advance' by signal 9", "out of memory?"]),
         ("Crashing", ["by signal 11", "about to break", "in advance"]),
-        ("Hanging", ["has not answered 'advance' for 0.5 s", "in advance"]),
+        ("Hanging", ["has not answered 'advance' for 0.5 s (env.cfg.worker_timeout)", "in advance"]),
     ],
 )
 def test_a_worker_that_goes_wrong_is_told_with_its_traceback(make: Make, kind: str, words: list[str]) -> None:
@@ -126,7 +126,7 @@ def test_workers_end_with_their_parent_however_it_ends(tmp_path: Path) -> None:
     script = tmp_path / "unguarded.py"  # Without `if __name__ == "__main__"`, as people write it.
     script.write_text(
         "from plaudit.envs.maniskill_pool import WorkerPool\n"
-        "pool = WorkerPool('fake_sims:Counter', {}, 1, 1, False, (8, 8))\n"
+        "pool = WorkerPool('fake_sims:Counter', {}, 1, 1, False, (8, 8), 60.0)\n"
         "print(pool._workers[0].process.pid, flush=True)\n"
         "import os, signal\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"

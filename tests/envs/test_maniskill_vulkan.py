@@ -31,11 +31,15 @@ def test_nothing_and_too_old_are_told_apart() -> None:
     ("outcome", "words"),
     [
         (subprocess.CompletedProcess([], 1, "", "warning\nManiSkill needs Vulkan, but it rained.\n"), "but it rained."),
+        (subprocess.CompletedProcess([], 1, "", "Traceback\nAttributeError: vkGet\n"), "(AttributeError: vkGet). In a"),
+        (subprocess.CompletedProcess([], 3, "", ""), "cannot be asked here (exit code 3). In a checkout"),
         (subprocess.CompletedProcess([], -11, "", ""), "crashes (signal 11)"),
         (subprocess.TimeoutExpired([], 1.0), "hangs"),
     ],
 )
 def test_the_child_process_tells_or_its_end_does(monkeypatch: pytest.MonkeyPatch, outcome: Any, words: str) -> None:
+    monkeypatch.setattr(maniskill_vulkan.sys, "platform", "linux")
+
     def run(*_: object, **__: object) -> Any:
         if isinstance(outcome, Exception):
             raise outcome
@@ -45,6 +49,12 @@ def test_the_child_process_tells_or_its_end_does(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(MissingDependencyError) as caught:
         require_vulkan.__wrapped__()
     assert words in str(caught.value)
+
+
+def test_other_systems_are_not_asked_for_linux_drivers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maniskill_vulkan.sys, "platform", "darwin")
+    monkeypatch.setattr(maniskill_vulkan.subprocess, "run", lambda *_, **__: pytest.fail("asked"))
+    require_vulkan.__wrapped__()
 
 
 def test_the_program_reports_on_this_machine() -> None:

@@ -21,6 +21,7 @@ from plaudit.envs.gym_ids import find_spec
 from plaudit.envs.gym_making import Vector, make_copies, make_ready, pictures
 from plaudit.envs.gym_obs import ObsReader, row, stack
 from plaudit.envs.gym_success import SuccessReader, batched
+from plaudit.envs.random import episode_seeds
 from plaudit.envs.scaling import fit
 from plaudit.errors import ConfigError, EnvError, listed
 
@@ -48,16 +49,15 @@ class GymVecEnv(VecEnv):
         self.cfg = cfg or GymConfig()
         self.device = torch.device(device)
         if isinstance(env, VectorEnv):
-            self.env_id, self.envs = env.spec.id if env.spec is not None else type(env.unwrapped).__name__, env
-            limit, ready = None if env.spec is None else env.spec.max_episode_steps, True
+            spec, ready = env.spec, True
+            self.env_id, self.envs = type(env.unwrapped).__name__ if spec is None else spec.id, env
         else:
             spec = find_spec(env)
             ready = self.cfg.vectorization == "vector_entry_point" or spec.entry_point is None
             self.env_id, self.envs = env, (make_ready if ready else make_copies)(spec, self.cfg)
-            limit = self.cfg.max_episode_steps or spec.max_episode_steps
         self._copies = not ready
         try:
-            self._set_up(limit)
+            self._set_up(self.cfg.max_episode_steps or (None if spec is None else spec.max_episode_steps))
         except Exception:
             self.envs.close()
             raise
@@ -70,10 +70,10 @@ class GymVecEnv(VecEnv):
         size = self.cfg.camera_size
         self.reader = ObsReader(self.envs.single_observation_space, self.env_id, self.cfg.state_keys, size)
         self.observation_space = self.reader.space
-        ours = isinstance(self.envs.unwrapped, (SyncVectorEnv, AsyncVectorEnv))
-        mode = _autoreset_mode(self.envs, self.env_id, ours)
+        self._ours = isinstance(self.envs.unwrapped, (SyncVectorEnv, AsyncVectorEnv))
+        mode = _autoreset_mode(self.envs, self.env_id, self._ours)
         self._resets_itself = mode is AutoresetMode.SAME_STEP
-        self.can_restart = ours or not self._resets_itself
+        self.can_restart = self._ours or not self._resets_itself
         renders = self.envs.render_mode == "rgb_array" and not self._resets_itself
         self.cameras = _cameras(self.reader.pictures, renders, self.cfg.cameras, self.env_id)
         self.frame_mode: FrameMode = "none"
@@ -81,14 +81,25 @@ class GymVecEnv(VecEnv):
         self._expert = Expert(self.cfg.expert, self.env_id) if self.cfg.expert is not None else None
         self._raw: Any = None  # Of the last reset or step, as the envs gave it.
         self._now: Obs = {}
+        self._age = np.zeros(self.num_envs, np.int64)  # Steps of the present episodes.
         _tell(_description(self.env_id, self.reader, self.cameras))
 
     def reset(self, seed: int | None = None) -> tuple[Obs, dict[str, Any]]:
-        self._raw, _ = self.envs.reset(seed=seed)
+        self._raw, _ = self.envs.reset(seed=seed if seed is None else self._seeds(seed))
+        self._age[:] = 0
         self._now = self.reader(self._raw, self.device)
         everyone = range(self.num_envs)
         frames = self._frames(self._now, everyone) if self.frame_mode == "always" else None
         return dict(self._now), {"frames": frames}
+
+    def _seeds(self, seed: int) -> Any:
+        """What the envs are seeded with.
+
+        Gymnasium makes `seed + i` of a number for env i, so that runs of neighbouring seeds would share most of their
+        episodes. Its own kinds also take a list; what others take is theirs to say.
+        """
+        everyone = np.arange(self.num_envs)
+        return episode_seeds(seed, everyone, np.zeros_like(everyone)) if self._ours else seed
 
     def step(self, action: torch.Tensor) -> Step:
         self.check_action(action)
@@ -99,6 +110,7 @@ class GymVecEnv(VecEnv):
         self._raw, reward, terminated, truncated, info = self.envs.step(clipped)
         terminated, truncated = np.asarray(terminated, bool), np.asarray(truncated, bool)
         done = terminated | truncated
+        self._count(done)
         last = batched(info.get("final_info", {})) if self._resets_itself else None
         success = self._success(info, last, done)
         step = Step(
@@ -114,6 +126,18 @@ class GymVecEnv(VecEnv):
         if self.frame_mode == "always":
             step.frames = self._frames(step.obs, range(self.num_envs))
         return step
+
+    def _count(self, done: NDArray[np.bool_]) -> None:
+        """Keeps time for those envs that are trusted to end episodes in time, and says when they do not."""
+        self._age += 1
+        late = ~done & (self._age >= (self.max_episode_steps or np.inf))
+        if late.any():
+            raise EnvError(
+                f"gym:{self.env_id}: the episode of env {int(late.argmax())} has gone on for {self.max_episode_steps} "
+                "steps and should have been truncated. Its vector env must end episodes at the max_episode_steps that "
+                "it is made with; or set env.cfg.max_episode_steps to what they last at most."
+            )
+        self._age[done] = 0
 
     def _end(self, step: Step, info: dict[str, Any], done: NDArray[np.bool_]) -> None:
         """Keeps the last observations and frames of the envs that ended, whose next episodes begin."""
@@ -137,6 +161,7 @@ class GymVecEnv(VecEnv):
 
     def _begin(self, chosen: NDArray[np.bool_]) -> Obs:
         """Begins new episodes in some envs, bool (num_envs,), and returns the observations of all."""
+        self._age[chosen] = 0
         self._raw, _ = self.envs.reset(options={"reset_mask": chosen})
         return self.reader(self._raw, self.device)
 

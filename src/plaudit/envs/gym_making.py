@@ -93,7 +93,7 @@ def make_ready(spec: EnvSpec, cfg: GymConfig) -> Vector:
     if spec.vector_entry_point is None:
         raise ConfigError(f"env.cfg.vectorization: gym:{spec.id} has no vector_entry_point; use sync or async.")
     limit: dict[str, Any] = {} if cfg.max_episode_steps is None else {"max_episode_steps": cfg.max_episode_steps}
-    with _making(spec, cfg):
+    with _making(spec, kwargs=cfg.kwargs, **limit):
         made = gymnasium.make_vec(spec, cfg.num_envs, vectorization_mode="vector_entry_point", **cfg.kwargs, **limit)
     if made.num_envs != cfg.num_envs:
         made.close()
@@ -103,7 +103,7 @@ def make_ready(spec: EnvSpec, cfg: GymConfig) -> Vector:
 
 def _make_one(spec: EnvSpec, cfg: GymConfig, render_mode: str | None, index: int) -> One:
     kwargs = dict(cfg.kwargs) if render_mode is None else {**cfg.kwargs, "render_mode": render_mode}
-    with _making(spec, cfg):
+    with _making(spec, kwargs=cfg.kwargs):
         env = gymnasium.make(spec, max_episode_steps=cfg.max_episode_steps, **kwargs)
     model: Any = getattr(env.unwrapped, "model", None)
     if "camera_name" in kwargs and hasattr(model, "ncam"):
@@ -123,25 +123,27 @@ def _make_one(spec: EnvSpec, cfg: GymConfig, render_mode: str | None, index: int
 
 
 @contextlib.contextmanager
-def _making(spec: EnvSpec, cfg: GymConfig) -> Iterator[None]:
+def _making(spec: EnvSpec, **given: Any) -> Iterator[None]:
+    """Says what goes wrong while an env is made, with which keys of `env.cfg`."""
+    keys = " and ".join(f"env.cfg.{key} {value}" for key, value in given.items())
     try:
         yield
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
         raise MissingDependencyError(f"gym:{spec.id} needs more than is installed: {error}.") from error
     except TypeError as error:
-        raise ConfigError(f"gym:{spec.id} cannot be made with env.cfg.kwargs {cfg.kwargs}: {error}.") from error
+        raise ConfigError(f"gym:{spec.id} cannot be made with {keys}: {error}.") from error
     except PlauditError:
         raise
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
         hint = f" {NO_OPENGL}" if "GL" in why else ""  # Some envs draw as soon as they are made.
-        raise EnvError(f"gym:{spec.id} cannot be made with env.cfg.kwargs {cfg.kwargs} ({why}).{hint}") from error
+        raise EnvError(f"gym:{spec.id} cannot be made with {keys} ({why}).{hint}") from error
 
 
 def _render_mode(spec: EnvSpec, cfg: GymConfig) -> str | None:
     """`rgb_array` if the env says that it can draw so. Nothing is drawn until frames are asked for."""
     entry = spec.entry_point
-    with _making(spec, cfg):
+    with _making(spec, kwargs=cfg.kwargs):
         creator: Any = load_env_creator(entry) if isinstance(entry, str) else entry
     modes = getattr(creator, "metadata", {}).get("render_modes")
     if not modes:  # A function, or a class whose envs alone can tell.

@@ -19,7 +19,7 @@ import gymnasium
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState
 
-from plaudit.errors import EnvError, PlauditError
+from plaudit.errors import EnvError
 
 LAST_WORDS = 2.0
 """Seconds in which a process that hangs must write down where it is, and one that dies must be gone."""
@@ -40,8 +40,13 @@ class Workers(AsyncVectorEnv):
         self._stacks = [Path(self._folder.name) / str(index) for index in range(len(makers))]
         pairs = zip(makers, self._stacks, strict=True)
         started = [partial(_start, make, str(stack), os.getpid()) for make, stack in pairs]
-        with self._watched("start"):
-            super().__init__(started, copy=False, autoreset_mode=AutoresetMode.DISABLED)
+        try:
+            with self._watched("start"):
+                super().__init__(started, copy=False, autoreset_mode=AutoresetMode.DISABLED)
+        except BaseException:
+            if hasattr(self, "_state"):  # All processes have been started.
+                self.close()
+            raise
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         with self._watched("reset"):
@@ -57,6 +62,12 @@ class Workers(AsyncVectorEnv):
         with self._watched(name):
             self.call_async(name, *args, **kwargs)
             return self.call_wait(self.timeout)
+
+    def _check_spaces(self) -> None:
+        # Gymnasium's own waits for ever for envs that never get made. Any question will do: they answer when they are.
+        self.call_async("render_mode")
+        self.call_wait(self.timeout)
+        super()._check_spaces()  # type: ignore[no-untyped-call]  # Gymnasium has it so.
 
     def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
         if self._broken:
@@ -81,7 +92,7 @@ class Workers(AsyncVectorEnv):
         except (EOFError, OSError) as error:
             self._broken = True
             raise EnvError(self._dead(what)) from error
-        except PlauditError:
+        except BaseException:  # Ctrl-C among them: nobody waits for the answer any more.
             self._broken = True
             raise
         finally:

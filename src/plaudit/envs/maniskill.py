@@ -7,6 +7,7 @@ are in our process, and tensors stay on the device (`maniskill_sim`). This modul
 from __future__ import annotations
 
 import importlib.util
+import logging
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -14,17 +15,22 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from plaudit.compute import simulation_threads
+from plaudit.compute import available_memory, cores
 from plaudit.envs.base import FrameMode, Frames, Obs, Outcome, Reading, TaskEnv
 from plaudit.envs.maniskill_config import ManiSkillConfig
 from plaudit.envs.maniskill_pool import WorkerPool
-from plaudit.envs.maniskill_sim import SEEDS, Layout, ManiSkillSim
+from plaudit.envs.maniskill_sim import Layout, ManiSkillSim
 from plaudit.envs.maniskill_vulkan import require_vulkan
-from plaudit.envs.random import episode_uniforms
+from plaudit.envs.random import episode_seeds
 from plaudit.errors import ConfigError, EnvError, MissingDependencyError
+
+logger = logging.getLogger("plaudit")
 
 NUM_ENVS = {"cpu": 16, "gpu": 512}
 """Envs, where the config leaves it to the backend."""
+
+MEMORY = 600 * 2**20
+"""Bytes that a process takes, once it has drawn something."""
 
 LOOKS_DONE = "is_obj_placed"
 """The measurement of PickCube and its like that a picture shows: `success` also asks for a robot at rest."""
@@ -61,7 +67,8 @@ class ManiSkillEnv(TaskEnv):
         task: ManiSkill's id.
         cfg: Our keys.
         device: Where tensors are handed out.
-        threads: Processes that simulate on the CPU, unless `cfg.workers` says; 0 is one for each core.
+        threads: Processes that simulate on the CPU, unless `cfg.workers` says; 0 is one for each core, or as many as
+            there is memory for.
     """
 
     cfg: ManiSkillConfig
@@ -89,6 +96,7 @@ class ManiSkillEnv(TaskEnv):
         self._played = torch.zeros(self.num_envs, dtype=torch.int64)
         self._actions = torch.zeros(self.max_episode_steps or 0, self.num_envs, len(layout.low))
         self.action_space = gym.spaces.Box(np.array(layout.low, np.float32), np.array(layout.high, np.float32))
+        self._low, self._high = (torch.tensor(bound, device=self.device) for bound in (layout.low, layout.high))
         spaces: dict[str, gym.Space[Any]] = {"state": gym.spaces.Box(-np.inf, np.inf, (layout.state,), np.float32)}
         if self.cfg.obs_mode == "rgb":
             spaces |= {name: gym.spaces.Box(0, 255, (*self.cfg.camera_size, 3), np.uint8) for name in self.cameras}
@@ -101,15 +109,11 @@ class ManiSkillEnv(TaskEnv):
             self.episode[:] = -1
         self.episode[which] += 1
         self._played[ids.cpu()] = 0
-        self.sim.start(which.tolist(), self._seeds(which))
-
-    def _seeds(self, which: np.ndarray[Any, np.dtype[np.int64]]) -> list[int]:
-        """ManiSkill's seeds of the present episodes of some envs."""
-        drawn = episode_uniforms(self.seed, which, self.episode[which], 1)[:, 0]
-        return [int(SEEDS * number) for number in drawn]
+        self.sim.start(which.tolist(), episode_seeds(self.seed, which, self.episode[which]))
 
     def advance(self, action: torch.Tensor) -> Outcome:
-        action = action.detach().float()
+        # A Gaussian's tails leave the space, and ManiSkill itself clips only where its controllers normalise.
+        action = action.detach().float().clamp(self._low, self._high)
         self._remember(action)
         self.sim.advance(action)
         layout = self.sim.layout
@@ -191,7 +195,7 @@ class ManiSkillEnv(TaskEnv):
         room = torch.zeros(max(0, len(self._actions) - len(actions)), *actions.shape[1:])
         self._actions = torch.cat([actions, room])
         played = [actions[:count, env].numpy() for env, count in enumerate(self._played.tolist())]
-        self.sim.replay(self._seeds(np.arange(self.num_envs)), played)
+        self.sim.replay(episode_seeds(self.seed, np.arange(self.num_envs), self.episode), played)
         return self.observe()
 
     def close(self) -> None:
@@ -208,11 +212,29 @@ def simulate(task: str, cfg: ManiSkillConfig, num_envs: int, backend: str, threa
         require_vulkan()
     if backend == "gpu":
         return ManiSkillSim(task, cfg, num_envs, backend)
-    workers = cfg.workers or simulation_threads(threads)
-    arguments = {"task": task, "cfg": cfg}
     return WorkerPool(
-        "plaudit.envs.maniskill_sim:ManiSkillSim", arguments, num_envs, workers, cfg.obs_mode == "rgb", cfg.camera_size
+        "plaudit.envs.maniskill_sim:ManiSkillSim",
+        {"task": task, "cfg": cfg},
+        num_envs,
+        workers=processes(cfg, num_envs, threads),
+        draws=cfg.obs_mode == "rgb",
+        size=cfg.camera_size,
+        patience=cfg.worker_timeout,
     )
+
+
+def processes(cfg: ManiSkillConfig, num_envs: int, threads: int) -> int:
+    """Processes that simulate: as many as somebody asked for, or one for each core that there is memory for.
+
+    Training and evaluation have some each, and those of one keep their memory while the others work.
+    """
+    if cfg.workers or threads > 0:
+        return cfg.workers or threads
+    useful, free = min(cores(), num_envs), available_memory()
+    room = useful if free is None else max(1, free // MEMORY)
+    if room < useful:
+        logger.info("There is memory for %d of ManiSkill's processes, and %d would have had work.", room, useful)
+    return min(room, useful)
 
 
 def _backend(cfg: ManiSkillConfig, device: torch.device) -> str:

@@ -37,7 +37,8 @@ class ManiSkillConfig:
     show_goal: bool = True  # Goal markers are in the pictures; ManiSkill itself hides those of many tasks.
     frames: Literal["none", "terminal", "always"] = "none"  # Frames given besides observations.
     sim_backend: Literal["auto", "cpu", "gpu"] = "auto"  # Who simulates; auto is the GPU where runtime.cuda has one.
-    workers: int = 0  # Processes of the CPU's simulation; 0 is runtime.threads, which is every core by default.
+    workers: int = 0  # Processes of the CPU's simulation; 0 is runtime.threads, or one for each core if memory allows.
+    worker_timeout: float = 600.0  # Seconds after which processes that do not answer count as hanging.
     kwargs: dict[str, Any] = field(default_factory=dict)  # Passed on to the task, such as robot_uids.
 
     def __post_init__(self) -> None:
@@ -45,6 +46,7 @@ class ManiSkillConfig:
             value = getattr(self, key)
             require(value is None or value >= 1, key, "must be at least 1")
         require(self.workers >= 0, "workers", "must not be negative")
+        require(self.worker_timeout > 0, "worker_timeout", "must be greater than 0")
         pixels = len(self.camera_size) == 2 and min(self.camera_size) >= 8
         require(pixels, "camera_size", "must be (height, width) of at least 8 pixels each")
         if self.obs_mode == "rgb" or self.frames != "none":

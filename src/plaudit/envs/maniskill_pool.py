@@ -24,9 +24,6 @@ from plaudit.envs.base import Frames
 from plaudit.envs.maniskill_worker import CLOSE, DONE, FAILED, Array, Shapes, SharedArrays
 from plaudit.errors import EnvError, PlauditError
 
-PATIENCE = 600.0
-"""Seconds without any answer after which workers count as hanging. A busy machine may stall for a minute or two."""
-
 _FAREWELL = 3.0
 """Seconds that workers have to end by themselves."""
 
@@ -64,18 +61,25 @@ class WorkerPool:
         workers: Processes; not more than envs.
         draws: Whether pictures are observations, which are then drawn with every step.
         size: Height and width of a picture.
+        patience: Seconds without any answer after which workers count as hanging.
 
     Attributes:
         layout: What is in one env.
-        patience: Seconds without any answer after which workers count as hanging.
         state: float32 (num_envs, d), shared: the next command changes it. So are `reward`, `terminated`, `success` and
             `metrics`, and `frames`, uint8 (num_envs, H, W, 3) for each camera.
     """
 
     def __init__(
-        self, kind: str, arguments: dict[str, Any], num_envs: int, workers: int, draws: bool, size: tuple[int, int]
+        self,
+        kind: str,
+        arguments: dict[str, Any],
+        num_envs: int,
+        workers: int,
+        draws: bool,
+        size: tuple[int, int],
+        patience: float,
     ) -> None:
-        self.num_envs, self.patience = num_envs, PATIENCE
+        self.num_envs = num_envs
         self._number = 0
         self._workers: list[_Worker] = []
         self._end = weakref.finalize(self, _end, self._workers)
@@ -86,9 +90,9 @@ class WorkerPool:
                 self._workers.append(_start(rows, max(1, cores() // workers)))
             parts = {i: (kind, arguments, list(worker.rows), draws) for i, worker in enumerate(self._workers)}
             # An env takes a second or so to build, and the answer comes after the last.
-            self.patience *= 1 + num_envs // workers / 10
+            self.patience = patience * (1 + num_envs // workers / 10)
             self.layout = self._ask("build", parts)[0]
-            self.patience = PATIENCE
+            self.patience = patience
             self._arrays = self._share(size)
         except BaseException:
             self.close()
@@ -215,7 +219,7 @@ class WorkerPool:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 worker.process.wait(1.0)
             worker.process.kill()
-            what = f"has not answered '{command}' for {self.patience:g} s, and was ended"
+            what = f"has not answered '{command}' for {self.patience:g} s (env.cfg.worker_timeout), and was ended"
         else:
             code = worker.process.wait()
             what = f"ended in '{command}' by signal {-code}" if code < 0 else f"ended in '{command}' with code {code}"

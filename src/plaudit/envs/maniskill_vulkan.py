@@ -24,6 +24,7 @@ _MEND = (
     "In a checkout 'make maniskill' installs one that needs no GPU; elsewhere install your GPU's driver, or the "
     f"package mesa-vulkan-drivers of version {OLDEST_MESA} or newer (Debian 12: from bookworm-backports)."
 )
+_NEEDS = "ManiSkill needs Vulkan"
 _CPU = 4  # VK_PHYSICAL_DEVICE_TYPE_CPU
 _PATIENCE = 300.0
 
@@ -53,18 +54,24 @@ class Device:
 def require_vulkan() -> None:
     """Raises a `MissingDependencyError` that says what is missing or too old, and how to mend it.
 
-    Asked once a process: a driver does not come and go while it runs.
+    Asked once a process: a driver does not come and go while it runs. Only on Linux: elsewhere drivers are called and
+    installed otherwise, and SAPIEN has to speak for itself.
     """
+    if sys.platform != "linux":
+        return
     command = [sys.executable, "-m", "plaudit.envs.maniskill_vulkan"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=False)
     except subprocess.TimeoutExpired:
-        raise MissingDependencyError(f"ManiSkill needs Vulkan, but the driver here hangs. {_MEND}") from None
+        raise MissingDependencyError(f"{_NEEDS}, but the driver here hangs. {_MEND}") from None
     if done.returncode < 0:
         problem = f"the driver here crashes (signal {-done.returncode})"
-        raise MissingDependencyError(f"ManiSkill needs Vulkan, but {problem}. {_MEND}")
+        raise MissingDependencyError(f"{_NEEDS}, but {problem}. {_MEND}")
     if done.returncode:
-        raise MissingDependencyError(done.stderr.strip().splitlines()[-1])
+        said = done.stderr.strip().splitlines()
+        ours = [line for line in said if line.startswith(_NEEDS)]
+        last = said[-1] if said else f"exit code {done.returncode}"
+        raise MissingDependencyError(ours[-1] if ours else f"{_NEEDS}, but it cannot be asked here ({last}). {_MEND}")
 
 
 def problem_with(devices: list[Device]) -> str | None:
@@ -72,11 +79,9 @@ def problem_with(devices: list[Device]) -> str | None:
     if any(device.usable for device in devices):
         return None
     if not devices:
-        return f"ManiSkill needs Vulkan, but there is no Vulkan driver here. {_MEND}"
+        return f"{_NEEDS}, but there is no Vulkan driver here. {_MEND}"
     found = ", ".join(device.driver for device in devices)
-    return (
-        f"ManiSkill needs Vulkan from Mesa {OLDEST_MESA} or newer, or a GPU's, but the driver here is {found}. {_MEND}"
-    )
+    return f"{_NEEDS} from Mesa {OLDEST_MESA} or newer, or a GPU's, but the driver here is {found}. {_MEND}"
 
 
 class _ApplicationInfo(Structure):

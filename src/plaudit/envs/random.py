@@ -5,6 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+SEEDS = 2**31
+"""Seeds of other people's random number generators end here at the latest."""
+
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -33,3 +36,8 @@ def episode_uniforms(seed: int, env: NDArray[np.int64], episode: NDArray[np.int6
             key = _mix(key + _GOLDEN * (part.astype(np.uint64) + np.uint64(1)))
         bits = _mix(key[:, None] + _GOLDEN * (np.arange(count, dtype=np.uint64) + np.uint64(1)))
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def episode_seeds(seed: int, env: NDArray[np.int64], episode: NDArray[np.int64]) -> list[int]:
+    """A seed for each pair of env and episode, for simulators that draw their numbers themselves."""
+    return [int(SEEDS * number) for number in episode_uniforms(seed, env, episode, 1)[:, 0]]
