@@ -37,14 +37,14 @@ class Sb3Policy:
     def train(self, mode: bool = True) -> None:
         """Nothing to do: SB3's `train` sets the mode itself."""
 
-    def get_action(self, obs: Any, deterministic: bool = False) -> tuple[torch.Tensor, None, None]:
-        """As `Policy.get_action`, for actions alone."""
+    def act(self, obs: Any, deterministic: bool = False) -> torch.Tensor:
+        """As `Policy.act`."""
         state: Any = flat(obs)
         array = state.numpy()
         if isinstance(self.envs, VecNormalize):
             array = self.envs.normalize_obs(array)
         action, _ = self.model.predict(array, deterministic=deterministic)
-        return torch.as_tensor(action, dtype=torch.float32), None, None
+        return torch.as_tensor(action, dtype=torch.float32)
 
 
 class Evaluations(BaseCallback):

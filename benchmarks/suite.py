@@ -19,6 +19,7 @@ BENCHMARKS = {
     "render": "frames/s, against bare mujoco.Renderer",
     "ppo": "PPO, against Stable-Baselines3's",
     "sac": "SAC's gradient steps, against Stable-Baselines3's",
+    "asynchronous": "SAC that acts and learns at the same time, against taking turns, in real time and in simulation",
     "visual": "PPO from pictures, against its envs alone",
     "frames": "random frames and bytes on disk, against a loader of whole .npy files",
     "collect": "collecting episodes, with and without the writer",
@@ -27,23 +28,29 @@ BENCHMARKS = {
     "engine": "scored images/s, against eager torch",
     "reward_loop": "PPO on a learned reward in each of its modes, against PPO on the env's own",
     "footprint": "memory of training, and time to start",
+    "maniskill": "ManiSkill's env steps/s, against a bare loop and AsyncVectorEnv",
 }
+PEERS = {
+    "ppo": ("stable_baselines3", "pip install stable-baselines3"),
+    "sac": ("stable_baselines3", "pip install stable-baselines3"),
+    "maniskill": ("mani_skill", "make maniskill"),
+}
+"""Benchmarks whose peer does not come with us: its module, and how to get it."""
 
 
 def run(names: Sequence[str] = (), quick: bool = False) -> dict[str, Any]:
-    """Runs the benchmarks called `names`, all by default; prints a table and returns its rows.
+    """Runs the benchmarks called `names`; prints a table and returns its rows.
 
     Args:
-        names: Keys of `BENCHMARKS`.
+        names: Keys of `BENCHMARKS`; by default all, without ManiSkill's where it is not installed.
         quick: Fewer and shorter rounds.
     """
-    chosen = list(names) or list(BENCHMARKS)
+    chosen = list(names) or [name for name in BENCHMARKS if name != "maniskill" or _installed("mani_skill")]
     for name in chosen:
         if name not in BENCHMARKS:
             raise ConfigError(f"unknown benchmark '{name}'.{nearest(name, BENCHMARKS)}")
-    compared = [name for name in ("ppo", "sac") if name in chosen]
-    if compared and importlib.util.find_spec("stable_baselines3") is None:
-        raise MissingDependencyError(f"the benchmark '{compared[0]}' needs its peer: pip install stable-baselines3")
+        if name in PEERS and not _installed(PEERS[name][0]):
+            raise MissingDependencyError(f"the benchmark '{name}' needs its peer: {PEERS[name][1]}")
     where = machine()
     _introduce(where)
     rows: dict[str, list[dict[str, Any]]] = {}
@@ -62,6 +69,10 @@ def run(names: Sequence[str] = (), quick: bool = False) -> dict[str, Any]:
     if failed:
         raise PlauditError(f"these benchmarks failed: {', '.join(failed)}; see above for why.")
     return {"machine": where, "quick": quick, "benchmarks": rows, "met": all(row.met is not False for row in every)}
+
+
+def _installed(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
 
 
 def _run_one(name: str, quick: bool) -> list[dict[str, Any]] | None:

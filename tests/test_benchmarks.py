@@ -14,11 +14,15 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
+import asynchronous
+import demonstrated
 import learn
 import measure
 import suite
+from plaudit import stages
+from plaudit.config.convert import to_dict
 from plaudit.envs.registry import build_env
-from plaudit.errors import ConfigError
+from plaudit.errors import ConfigError, MissingDependencyError
 
 
 def test_targets_are_lower_or_upper_bounds() -> None:
@@ -52,6 +56,16 @@ def test_runs_take_turns_and_ratios_are_paired() -> None:
 def test_an_unknown_benchmark_names_the_nearest() -> None:
     with pytest.raises(ConfigError, match=r"'rendr'.*'render'"):
         suite.run(["rendr"])
+
+
+def test_a_benchmark_without_its_peer_is_refused_or_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
+    monkeypatch.setattr(suite, "_installed", lambda module: module != "mani_skill")
+    monkeypatch.setattr(suite, "_run_one", lambda name, quick: ran.append(name) or [])
+    with pytest.raises(MissingDependencyError, match="'maniskill' needs its peer: make maniskill"):
+        suite.run(["maniskill"])
+    suite.run()
+    assert ran == [name for name in suite.BENCHMARKS if name != "maniskill"]
 
 
 def test_every_benchmark_of_the_suite_is_a_script() -> None:
@@ -170,3 +184,75 @@ def test_what_a_kill_has_left_is_counted(tmp_path: Path) -> None:
     (store.folder / ".123.d").write_bytes(b"")
     found = look(tmp_path, 1.0, {"a", "x"})
     assert found == Kill(1.0, episodes=3, new=2, unfinished=1, damaged=1, lost=1, twice=1) and not found.fine
+
+
+def test_what_a_learned_reward_adds_is_counted_seed_by_seed() -> None:
+    def runs(*success: float, steps: int = 59_968, seconds: float = 170.0) -> list[dict[str, Any]]:
+        return [{"success": one, "env_steps": steps, "seconds": seconds} for one in success]
+
+    found = {"rlpd": runs(0.95, 0.85, 0.92), "bc": runs(0.8, 0.84, 0.7, steps=0, seconds=9.0)}
+    rows = {row.name: row for row in demonstrated.rows_of("pick_cube", found)}
+    of_rlpd = "pick_cube: RLPD on a learned reward: true success"
+    assert (rows[f"{of_rlpd}, median"].value, rows[f"{of_rlpd}, median"].met) == (0.92, True)
+    assert (rows[f"{of_rlpd}, worst"].value, rows[f"{of_rlpd}, worst"].met) == (0.85, False)
+    assert rows["pick_cube: RLPD on a learned reward: seconds, worst"].met is True
+    assert (
+        rows["pick_cube: cloning: env steps, worst"].value == 0
+        and rows["pick_cube: cloning: seconds, worst"].met is None
+    )
+    gain = "pick_cube: points that the learned reward adds to cloning"
+    assert rows[f"{gain}, median"].value == pytest.approx(15) and rows[f"{gain}, worst"].value == pytest.approx(1)
+
+
+def test_what_is_there_is_made_again_only_with_other_settings(tmp_path: Path) -> None:
+    bench, made = demonstrated.Bench(tmp_path, [], quick=True), []
+
+    def make(seed: int) -> Any:
+        config = stages.load("bc_pick_cube", [f"runtime.seed={seed}", f"runtime.output_dir={tmp_path}"])
+        return bench._once("a", to_dict(config), lambda: made.append(seed) or {"success": seed / 10})["success"]
+
+    assert [make(1), make(2), make(1)] == [0.1, 0.2, 0.1] and made == [1, 2]
+    moved = tmp_path.rename(tmp_path.with_name("elsewhere"))
+    bench, tmp_path = demonstrated.Bench(moved, [], quick=True), moved
+    assert make(2) == 0.2 and made == [1, 2]
+
+
+def test_cloning_is_tuned_on_the_mean_of_other_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = demonstrated.Bench(Path(), [], quick=False)
+    asked = []
+
+    def policy(name: str, recipe: str, seed: int, words: list[str]) -> dict[str, float]:
+        asked.append(seed)
+        return {"success": 0.9 if "sweep03" in name else (0.95 if seed == 100 else 0.1)}
+
+    monkeypatch.setattr(bench, "shown", lambda task, seed: f"demonstrations of {seed}")
+    monkeypatch.setattr(bench, "policy", policy)
+    assert bench.best_cloning("pick_cube") == (demonstrated.SWEEP[3], 0.9)
+    assert set(asked) == set(demonstrated.VALIDATION) and not set(asked) & {0, 1, 2}
+
+
+def test_an_action_that_is_not_there_at_its_tick_is_a_deadline_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Clock:
+        """One that only goes on when somebody sleeps, or thinks."""
+
+        def __init__(self) -> None:
+            self.now = 0.0
+
+        def perf_counter(self) -> float:
+            return self.now
+
+        def sleep(self, seconds: float) -> None:
+            self.now += seconds
+
+    clock = Clock()
+    monkeypatch.setattr(asynchronous, "time", clock)
+    arm = asynchronous.Clocked(build_env("probe/Timeout", {"num_envs": 1}))
+    assert arm.real_time
+    arm.reset(0)
+    # Seconds between an observation and the action, and how many ticks were missed by then: at 0.32 s that of 0.3, and
+    # at 0.75 s those of 0.5, 0.6 and 0.7.
+    for thinks, missed, at in ((0.0, 0, 0.0), (0.05, 0, 0.1), (0.09, 0, 0.2), (0.12, 1, 0.4), (0.35, 4, 0.8)):
+        clock.now += thinks
+        arm.step(torch.zeros(1, 1))
+        assert arm.missed == missed and clock.now == pytest.approx(at)
+    assert arm.longest == pytest.approx(0.35)

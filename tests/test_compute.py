@@ -25,6 +25,13 @@ def test_a_policy_has_one_core_unless_it_looks_at_pictures() -> None:
     assert compute.learning_threads(3, looks=True) == 3
 
 
+def test_who_acts_beside_a_learner_leaves_it_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert compute.acting_threads(3) == 3
+    for cores, expected in ((1, 1), (2, 1), (8, 7)):
+        monkeypatch.setattr(compute, "cores", lambda cores=cores: cores)
+        assert compute.acting_threads() == expected
+
+
 def test_torch_gets_its_share() -> None:
     before = torch.get_num_threads()
     try:

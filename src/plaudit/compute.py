@@ -3,7 +3,8 @@
 Simulation and rendering use every core while they run, and torch uses one: the phases of training take turns, nets for
 control are small, and a second torch thread that spins while the simulator works makes both many times slower. Where a
 policy looks at pictures there is enough to share, and torch uses every core in its turn. So it does in a fit, which has
-no simulator beside it, divided between the processes that fit together.
+no simulator beside it, divided between the processes that fit together. Where one process learns while another acts,
+nobody takes turns: learning has one core, and acting the others.
 """
 
 from __future__ import annotations
@@ -37,6 +38,13 @@ def has_gpu() -> bool:
 def simulation_threads(requested: int = 0) -> int:
     """Threads for stepping and rendering: what was asked for, or every core."""
     return requested if requested > 0 else cores()
+
+
+def acting_threads(requested: int = 0) -> int:
+    """Threads for stepping, rendering and scoring while another process learns: what was asked for, or every core but
+    the one that it needs.
+    """
+    return requested if requested > 0 else max(1, cores() - 1)
 
 
 def learning_threads(requested: int = 0, *, looks: bool = False) -> int:

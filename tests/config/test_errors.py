@@ -32,6 +32,11 @@ IN_FILE = {
     "overlay key": ("id: PushCube,", "id: PushCube, eval: {num_evns: 1},", ["env.eval.num_evns:", "'num_envs'"]),
     "overlay type": ("id: PushCube,", "id: PushCube, train: {num_envs: x},", ["env.train.num_envs: expected int"]),
     "wrong type": ("iterations: 2", "iterations: two", ["runtime.iterations: expected int, got 'two' (str)"]),
+    "learning beside acting": (
+        "iterations: 2",
+        "mode: async, iterations: 2",
+        ["runtime.mode: async is for algorithm.name sac", "ppo cannot: use sync"],
+    ),
     "wrong type of a part": ("num_envs: 4", "num_envs: 4.5", ["env.cfg.num_envs: expected int, got 4.5 (float)"]),
     "wrong choice": ("type: mlp", "type: mpl", ["policy.actor.type: expected one of", "Did you mean 'mlp'?"]),
     "missing value": ("id: PushCube, ", "", ["env.id: missing required value"]),

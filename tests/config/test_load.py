@@ -116,7 +116,7 @@ def test_shipped_recipes_load_and_have_a_description() -> None:
     assert {task + kind for task in tasks for kind in ("", "_sparse", "_learned")} | {"pendulum"} <= set(names)
     assert not any(name.startswith("_") for name in names)
     for name, description in names.items():
-        learned = name.endswith("_learned") or name == "rlpd_peg_insertion"
+        learned = name.endswith("_learned")
         config = load_config(name, ["reward.checkpoint_path=model"] if learned else [])
         assert len(description) > 20 and config.runtime.exp_name in (name, "reward-model-training")
         assert config.policy.actor is not None
@@ -211,6 +211,12 @@ def test_one_of_two_networks_may_do_without_the_images(network: str, tmp_path: P
     path = write(tmp_path, "a.yaml", f"env: {{id: PushCube, cfg: {{num_envs: 16, obs_mode: rgb}}}}\n{NETS}")
     config = load_config(path, [f"policy.{network}.type=cnn"], registries=registries)
     assert {config.policy.actor, config.policy.critic} == {NetworkConfig("cnn"), NetworkConfig("mlp")}
+
+
+@pytest.mark.parametrize("network", ["actor", "critic"])
+def test_in_sac_both_networks_look_or_neither(network: str) -> None:
+    with pytest.raises(ConfigError, match=rf"policy.{network}.type: 'mlp' cannot stand beside 'cnn'.*shown the same"):
+        load_config("sac_push_cube_cnn", [f"policy.{network}.type=mlp"])
 
 
 def test_a_failed_save_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,7 @@ def make_trainer(
     run: Path | None = None,
     sac: Keys | None = None,
     policy: Keys | None = None,
+    net: Keys | None = None,
     seed: int = 1,
     listeners: Any = (),
     **settings: Any,
@@ -43,7 +44,7 @@ def make_trainer(
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     made = build_env(env, {"num_envs": num_envs}) if isinstance(env, str) else env
-    algorithm = make_sac(made, sac, policy)
+    algorithm = make_sac(made, sac, policy, **(net or {}))
     values = {"iterations": 30, "rollout_steps": 8, "eval_freq": 0, **settings}
     folder = None if run is None else RunFolder.open(run)
     return Trainer(algorithm.policy, made, algorithm, settings=RuntimeConfig(**values), run=folder, listeners=listeners)

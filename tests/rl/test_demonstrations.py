@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from plaudit.episodes.episode import Episode, EpisodeSource
+from plaudit.episodes.episode import UNKNOWN, Episode, EpisodeSource
 from plaudit.errors import DataError
 from plaudit.rl.demonstrations import check, chosen, demonstrations, own_rewards
 
@@ -61,6 +61,31 @@ def test_successes_are_chosen_in_order() -> None:
         chosen(source, 4)
     with pytest.raises(DataError, match=r"has 0 successes in 1 episodes, but at least one is wanted"):
         chosen(Source(source.episodes[:1]), None)
+
+
+def test_where_the_end_counts_those_come_first_that_end_in_success(caplog: pytest.LogCaptureFixture) -> None:
+    left = episode("left", labels=np.array([0, 1, 1, 0], np.int8))  # A success that was not held.
+    source = Source([left, episode("a", success=False), episode("held"), replace(left, id="again"), episode("last")])
+    assert [one.id for one in chosen(source, None, "success_at_end")] == ["held", "last"]
+    assert [one.id for one in chosen(source, 2, "success_at_end")] == ["held", "last"]
+    assert not caplog.messages
+    assert [one.id for one in chosen(source, 3, "success_at_end")] == ["held", "last", "left"]
+    assert "only 2 of the 4 successes in 'somewhere' end in success, which is what counts" in caplog.text
+    assert [one.id for one in chosen(source, 2)] == ["left", "held"]  # Where once is enough, the first ones.
+    with pytest.raises(DataError, match=r"has 2 episodes that end in success in 5 episodes, but 5 are wanted"):
+        chosen(source, 5, "success_at_end")
+    # What nobody has labelled frame by frame is a success as a whole. A simulator's unknown is a picture that looks
+    # like a success which is none.
+    untold = replace(left, id="untold", labels=np.full(4, UNKNOWN, np.int8))
+    partly = replace(left, labels=np.array([0, 1, UNKNOWN, UNKNOWN], np.int8))
+    assert [one.id for one in chosen(Source([partly, untold]), None, "success_at_end")] == ["untold"]
+
+
+def test_how_good_they_are_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    left = episode("left", labels=np.array([0, 1, 1, 0], np.int8), rewards=np.array([1, 1, 0], np.float32))
+    demonstrations([episode("a"), left], OBS, ACTION, "cpu", own_rewards)
+    assert "6 transitions; 1 of 2 demonstrations end in success, 50 % of steps rewarded" in caplog.text
 
 
 def test_transitions_by_hand() -> None:

@@ -73,6 +73,30 @@ def test_resnet_starts_from_a_file_and_may_stay_as_it_is(tmp_path: Path) -> None
     assert all(parameter.grad is None for tower in encoder.towers for parameter in tower.net.parameters())
 
 
+def test_what_a_frozen_one_makes_of_pictures_stands_for_them() -> None:
+    encoder = ImageEncoder({"a": (40, 64, 3), "b": (32, 32, 3)}, "resnet10", frozen=True)
+    obs = {"a": pictures(2, 40, 64, 3), "b": pictures(2, 32, 32, 3), "state": torch.zeros(2, 1)}
+    digested = encoder.digest(obs)
+    assert {name: part.shape for name, part in digested.items()} == {"a": (2, 2 * 2 * 512), "b": (2, 512)}
+    assert {name: tower.places for name, tower in encoder.by_camera.items()} == {"a": 2048, "b": 512}
+    assert torch.equal(encoder(digested), encoder(obs))
+    assert encoder.digest(digested)["a"] is digested["a"]
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_twin_learns_by_itself_and_shares_what_is_frozen(frozen: bool) -> None:
+    encoder = ImageEncoder({"a": (16, 16, 3)}, "resnet10", frozen=frozen)
+    twin = encoder.twin()
+    ours, theirs = encoder.by_camera["a"], twin.by_camera["a"]
+    assert (ours.net is theirs.net) == frozen
+    obs = {"a": pictures(2, 16, 16, 3)}
+    assert torch.equal(encoder(obs), twin(obs))
+    with torch.no_grad():
+        for part in ours.tail.parameters():
+            part.add_(torch.randn_like(part))
+    assert not torch.equal(encoder(obs), twin(obs))
+
+
 def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
     torch.save(ResNet("resnet18", width=8).state_dict(), tmp_path / "other.pt")
     encoder = ImageEncoder({"cam": (32, 32, 3)}, "resnet10")

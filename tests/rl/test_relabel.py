@@ -198,8 +198,8 @@ def test_an_evaluation_of_the_learned_reward_by_hand() -> None:
     class Right(torch.nn.Module):
         """Goes right as fast as it can."""
 
-        def get_action(self, obs: torch.Tensor, deterministic: bool = False) -> tuple[torch.Tensor, None, None]:
-            return torch.ones(len(obs), 1), None, None
+        def act(self, obs: torch.Tensor, deterministic: bool = False) -> torch.Tensor:
+            return torch.ones(len(obs), 1)
 
     found = evaluate(Right(), env, 32, seed=0)  # type: ignore[arg-type]
     # From -0.75 to 0.25, five steps of 0.25 end between 0.5 and 1: successes, and 3 for the last step.

@@ -12,10 +12,11 @@ from learned_samples import Slider, brightness, manager, pictures
 from sac_helpers import make_trainer, sac_of
 
 from plaudit.envs.base import Frames, Step
-from plaudit.errors import NonFiniteError
+from plaudit.errors import CheckpointError, NonFiniteError
 from plaudit.rewards.env import RewardedEnv
 from plaudit.rl import Trainer
 from plaudit.rl import renewal as module
+from plaudit.rl.algorithms.sac import UNSETTLED
 
 KEYS: dict[str, Any] = {"learning_starts": 40, "batch_size": 16, "update_ratio": 0.1}
 
@@ -82,20 +83,21 @@ MODES: list[dict[str, Any]] = [
 def test_the_same_model_gives_the_same_rewards_again(
     kind: type[Slider], settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "TOGETHER", 7)  # Several pieces of every env's time.
+    monkeypatch.setattr(module, "PIECE", 7)  # Several pieces of every env's time.
     trainer = trained(kind(4), **settings)
     before = {name: column(trainer, name).clone() for name in ("reward", "terminated", "ended")}
     assert float(before["reward"].abs().mean()) > 0
     env = trainer.env
     assert isinstance(env, RewardedEnv)
-    assert (column(trainer, "version") == 1).all()
-    sac_of(trainer).buffer.columns["reward"].fill_(77.0)
-    env.version = 2
-    sac_of(trainer)._renew()
-    assert (column(trainer, "version") == 2).all()
+    assert (column(trainer, "version") == env.judge).all()
+    buffer = sac_of(trainer).buffer
+    buffer.columns["reward"].fill_(77.0)
+    buffer.columns["version"].fill_(UNSETTLED)
+    assert module.renew(buffer, env) and not module.renew(buffer, env)
+    assert (column(trainer, "version") == env.judge).all()
     for name, value in before.items():
         torch.testing.assert_close(column(trainer, name), value)
-    extras = sac_of(trainer).buffer.extras
+    extras = buffer.extras
     assert ("snapshot" in extras) == (kind is Snapping)
     assert ("frame/base_camera" in extras) == (kind is Slider)
 
@@ -114,7 +116,7 @@ def test_after_a_swap_all_rewards_are_the_new_models_also_after_a_resume(tmp_pat
     place = sac.buffer.obs(sac.buffer.next(slots))[:, 0] / 2  # type: ignore[index]
     wanted = claimed(place, 0.9)
     assert torch.equal(column(trainer, "reward"), wanted)
-    assert (column(trainer, "version") == 2).all()
+    assert (column(trainer, "version") == env.judge).all()
     assert not torch.equal(old, wanted[: len(old)])
     assert torch.equal(column(trainer, "terminated"), wanted.bool() if ends else torch.zeros_like(wanted).bool())
     if ends:  # What the first model had ended wrongly is bootstrapped from now.
@@ -141,9 +143,86 @@ def test_a_kill_between_swap_and_checkpoint_gives_them_again(tmp_path: Path) -> 
         RewardedEnv(Snapping(4), manager(brightness(0.9)), version=2), run=tmp_path, sac=KEYS, rollout_steps=9
     )
     resumed.load(tmp_path / "checkpoints" / "latest.pt")
-    assert (column(resumed, "version") == 1).all()
     resumed.train(iterations=5)
-    assert (column(resumed, "version") == 2).all()
+    assert isinstance(resumed.env, RewardedEnv)
+    assert (column(resumed, "version") == resumed.env.judge).all()
+
+
+OTHERS: list[tuple[float, dict[str, Any]]] = [
+    (0.9, {}),
+    (0.5, {"reward_threshold": 0.9}),
+    (0.5, {"success_reward": 3.0, "fail_reward": -1.0}),
+    (0.5, {"reward_mode": "terminal"}),
+    (0.5, {"terminate_on_success": True}),
+]
+
+
+@pytest.mark.parametrize("storage", ["memory", "disk"])
+@pytest.mark.parametrize(("threshold", "settings"), OTHERS)
+def test_a_run_resumed_on_another_model_or_with_other_keys_learns_from_no_reward_of_before(
+    tmp_path: Path, threshold: float, settings: dict[str, Any], storage: str
+) -> None:
+    def made(threshold: float = 0.5, **settings: Any) -> Trainer:
+        judge = manager(brightness(threshold), **settings)  # Of version 1, as any that was not refreshed in the run.
+        keys = {**KEYS, "storage": storage}
+        return make_trainer(RewardedEnv(Snapping(4), judge), run=tmp_path, sac=keys, rollout_steps=9)
+
+    made().train(iterations=4)
+    resumed = made(threshold, **settings)
+    resumed.load(tmp_path / "checkpoints" / "latest.pt")
+    old = column(resumed, "reward").clone()
+    sac_of(resumed)._renew()
+    buffer = sac_of(resumed).buffer
+    place = buffer.obs(buffer.next(buffer.transitions()))[:, 0] / 2  # type: ignore[index]
+    verdict = claimed(place, settings.get("reward_threshold", threshold))
+    low, high = settings.get("fail_reward", 0.0), settings.get("success_reward", 1.0)
+    wanted = low + (high - low) * verdict
+    if settings.get("reward_mode") == "terminal":
+        wanted = wanted * column(resumed, "ended")
+    assert torch.equal(column(resumed, "reward"), wanted)
+    assert not torch.equal(old, wanted) or "terminate_on_success" in settings
+    ends = settings.get("terminate_on_success", False)
+    assert torch.equal(column(resumed, "terminated"), verdict.bool() if ends else torch.zeros_like(verdict).bool())
+    resumed.train(iterations=5)
+    # And back again: nothing is taken for the first model's that is not.
+    back = made()
+    back.load(tmp_path / "checkpoints" / "latest.pt")
+    back.train(iterations=6)
+    buffer = sac_of(back).buffer
+    place = buffer.obs(buffer.next(buffer.transitions()))[:, 0] / 2  # type: ignore[index]
+    assert torch.equal(column(back, "reward"), claimed(place, 0.5))
+    assert not column(back, "terminated").any()
+
+
+def test_what_has_nothing_to_do_with_rewards_does_not_have_them_given_again() -> None:
+    assert manager().identity == manager(batch_size=7, debug_images=3).identity
+    assert len({manager(brightness(threshold), **settings).identity for threshold, settings in OTHERS}) == len(OTHERS)
+
+
+@pytest.mark.parametrize("learned", [True, False])
+def test_a_replay_without_what_the_rewards_depend_on_is_refused(tmp_path: Path, learned: bool) -> None:
+    def made(learned: bool) -> Trainer:
+        env = RewardedEnv(Slider(4), manager()) if learned else Slider(4)
+        return make_trainer(env, run=tmp_path, sac=KEYS, rollout_steps=9)
+
+    made(not learned).train(iterations=1)
+    with pytest.raises(CheckpointError, match=r"differ in 'age'. Keep reward.use_reward_model"):
+        made(learned).load(tmp_path / "checkpoints" / "latest.pt")
+
+
+def test_a_long_renewal_says_how_long_it_takes(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(module, "PIECE", 7)
+    trainer = trained(Snapping(4))
+    assert isinstance(trainer.env, RewardedEnv)
+    trainer.env.swap(manager(brightness(0.9)), 2)
+    sac_of(trainer)._renew()
+    count = len(sac_of(trainer).buffer)
+    said = [text for text in caplog.messages if "rewards" in text]
+    assert f"{count} rewards are given anew, in about" in said[-2]
+    assert f"{count} rewards were given anew, by version 2 of the reward model" in said[-1]
 
 
 @pytest.mark.parametrize("settings", MODES)
@@ -173,7 +252,7 @@ def test_rewards_that_were_never_settled_are_given_after_a_resume(tmp_path: Path
         trainer.train(iterations=4)
     resumed = make_trainer(RewardedEnv(Slider(4), manager()), run=tmp_path, sac=KEYS, rollout_steps=9)
     resumed.load(tmp_path / "checkpoints" / "latest.pt")
-    assert (column(resumed, "version") == -1).sum() == 4 * 3  # Of the third rollout, what came before it broke.
+    assert (column(resumed, "version") == UNSETTLED).sum() == 4 * 3  # Of the third rollout, what came before it broke.
     resumed.train(iterations=3)
     buffer = sac_of(resumed).buffer
     place = buffer.obs(buffer.next(buffer.transitions()))[:, 0] / 2  # type: ignore[index]

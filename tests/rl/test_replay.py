@@ -120,6 +120,44 @@ def test_draws_are_even_and_of_transitions_alone() -> None:
     assert not torch.equal(again.action, batch.action)
 
 
+def test_few_that_are_left_are_drawn_evenly_and_without_asking_for_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    replay, walk = Replay(20_000, 2, 1, 1), Walk(2, 3)
+    for _ in range(5000):
+        walk.step(replay)
+    kept = replay.transitions()[[3, 70, 4000]]
+    done = torch.zeros(replay.slots, dtype=torch.bool)
+    done[kept] = True
+    replay.columns["done"].copy_(done)  # As after a resume without most of its files.
+    replay.size = 3
+    sizes, randint = [], torch.randint
+
+    def drawn(high: int, size: tuple[int, ...], **more: object) -> torch.Tensor:
+        sizes.append(size)
+        return randint(high, size, device="cpu")
+
+    monkeypatch.setattr(torch, "randint", drawn)
+    torch.manual_seed(0)
+    batch = replay.sample(3000, 1, 0.9)
+    assert isinstance(batch.obs, torch.Tensor)
+    values, counts = batch.obs[:, 0].unique(return_counts=True)
+    found = replay.obs(kept)
+    assert isinstance(found, torch.Tensor)
+    assert values.tolist() == sorted(found[:, 0].tolist())
+    assert counts.min() > 900
+    assert sizes == [(3000,)]
+
+
+def test_an_end_that_another_judge_sees_cuts_the_steps_that_are_summed() -> None:
+    replay, walk = Replay(40, 1, 1, 1), Walk(4)
+    for _ in range(4):
+        walk.step(replay)
+    assert everything(replay, 3).reward.tolist() == [1 + 2 / 2 + 3 / 4, 2 + 3 / 2 + 4 / 4, 3 + 4 / 2, 4]
+    replay.columns["terminated"][1] = True  # The episode went on, but the task was over.
+    batch = everything(replay, 3)
+    assert batch.reward.tolist() == [1 + 2 / 2, 2, 3 + 4 / 2, 4]
+    assert batch.discount.tolist() == [0, 0, 0, 0]  # The fourth ended by itself.
+
+
 def test_an_episode_that_was_broken_off_leads_to_what_it_led_to() -> None:
     replay, walk = Replay(40, 2, 1, 1), Walk(9, 2)
     walk.step(replay)

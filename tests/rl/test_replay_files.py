@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from test_replay import Walk, everything, rows
@@ -93,7 +92,7 @@ def test_columns_that_changed_everywhere_are_written_again(tmp_path: Path) -> No
     assert files(tmp_path) == ["000001.safetensors", "000002.safetensors", "000003.safetensors"]
 
 
-def test_a_damaged_file_is_named_and_may_be_left_out(tmp_path: Path) -> None:
+def test_a_damaged_file_is_named_and_may_be_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     replay, walk = Replay(60, 2, 1, 1), Walk(2, 3)
     log = ReplayLog(replay, tmp_path)
     for _ in range(3):
@@ -105,11 +104,43 @@ def test_a_damaged_file_is_named_and_may_be_left_out(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"the replay '.*000002.safetensors' is damaged"):
         again(tmp_path, state, 60)
     path.unlink()
+    caplog.clear()
     kept = rows(everything(again(tmp_path, state, 60)))
+    assert f"of the 24 transitions that the checkpoint was saved with, '{tmp_path}' holds {len(kept)}" in caplog.text
     whole = rows(everything(replay))
     assert set(kept) < set(whole)
     # Of 12 steps 4 are missing; the newest before them leads to a slot that is missing too, where it did not end.
     assert 2 * 12 - 2 * 4 - 2 <= len(kept) <= 2 * 12 - 2 * 4
+
+
+def test_what_changed_later_does_not_stand_in_for_a_file_that_is_gone(tmp_path: Path) -> None:
+    replay, walk = Replay(30, 2, 1, 1), Walk(2, 3)
+    log = ReplayLog(replay, tmp_path)
+    for _ in range(2):  # The second file overwrites half of the ring.
+        for _ in range(8):
+            walk.step(replay)
+        log.save()
+    replay.columns["reward"].mul_(-1)
+    log.changed("reward")
+    log.save()
+    whole = rows(everything(replay))
+    assert rows(everything(again(tmp_path, log.state_dict()))) == whole
+    (tmp_path / "000002.safetensors").unlink()
+    kept = rows(everything(again(tmp_path, log.state_dict())))
+    assert set(kept) < set(whole)  # No old action has got a new reward.
+
+
+def test_a_replay_of_which_nothing_is_left_is_refused(tmp_path: Path) -> None:
+    replay, walk = Replay(30, 2, 1, 1), Walk(2, 3)
+    log = ReplayLog(replay, tmp_path)
+    log.save()
+    assert len(again(tmp_path, log.state_dict())) == 0  # There was nothing.
+    walk.step(replay)
+    log.save()
+    for path in tmp_path.iterdir():
+        path.unlink()
+    with pytest.raises(CheckpointError, match=r"nothing is left of the 2 transitions .* Put its files back"):
+        again(tmp_path, log.state_dict())
 
 
 @pytest.mark.parametrize("steps", [8, 40])
@@ -152,7 +183,14 @@ def test_what_cannot_be_kept_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
         ReplayLog(replay, tmp_path / "file").save()
 
 
-def test_layouts_as_words() -> None:
+def test_a_replay_for_what_was_kept(tmp_path: Path) -> None:
     layout = {"asked": ((), torch.bool), "frame/a": ((4, 4, 3), torch.uint8)}
-    assert module.from_words(module.as_words(layout)) == layout
-    assert np.prod(module.from_words({"x": [[2, 3], "float64"]})["x"][0]) == 6
+    replay = Replay(31, 2, 3, 1, extras=layout)
+    state = ReplayLog(replay, tmp_path).state_dict()
+    other = module.replay_for(state, 3, 1)
+    assert (other.rows, other.num_envs, other.extras) == (16, 2, layout)
+    assert {name: part.shape for name, part in other.columns.items()} == {
+        name: part.shape for name, part in replay.columns.items()
+    }
+    with pytest.raises(CheckpointError, match=r"that of the checkpoint and this run's differ in 'frame/a'"):
+        ReplayLog(Replay(31, 2, 3, 1, extras={**layout, "frame/a": ((8, 4, 3), torch.uint8)}), tmp_path).load(state)

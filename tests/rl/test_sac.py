@@ -20,6 +20,7 @@ from plaudit.envs.config import ProbeConfig
 from plaudit.envs.probes import ActionReward, Probe, Timeout
 from plaudit.errors import CheckpointError, ConfigError, NonFiniteError, PlauditError
 from plaudit.rl import Trainer, build_algo
+from plaudit.rl.algorithms import sac as module
 from plaudit.rl.replay import Replay
 from plaudit.rl.sac_policy import SACPolicy
 
@@ -126,7 +127,7 @@ def test_each_batch_has_its_share_of_demonstrations(share: float) -> None:
     with pytest.raises(PlauditError, match=r"demonstrations is given, but"):
         trainer.train(iterations=3)
     sac.show(shown(7.0))
-    batch = sac._batch(5)
+    batch = sac.batch(5)
     marked = (batch.action == 7.0).view(5, 16).sum(1)
     assert marked.tolist() == [16 * share] * 5
 
@@ -139,6 +140,41 @@ def test_what_cannot_work_is_refused() -> None:
         make_sac(env, {"min_critics": 3})
     with pytest.raises(ConfigError, match=r"storage is 'disk', but this run has no folder"):
         make_trainer(sac={"storage": "disk"})
+
+
+def test_a_rollout_must_not_overtake_itself_in_the_ring() -> None:
+    # 40 steps that each end an episode fill 80 slots of each of two envs, and one waits.
+    with pytest.raises(ConfigError, match=r"capacity is 161, but one rollout of 40 steps of 2 envs may take 162"):
+        make_trainer(num_envs=2, sac={"capacity": 161}, rollout_steps=40)
+    trainer = make_trainer(num_envs=2, sac={"capacity": 162, "update_ratio": 0.01}, rollout_steps=40)
+    trainer.train(iterations=3)  # Episodes of one step: each rollout overwrites the one before, and nothing of itself.
+    assert len(sac_of(trainer).buffer) == 80
+
+
+def test_a_share_that_leaves_nothing_is_refused() -> None:
+    env = build_env("probe/ObsActionReward", {"num_envs": 2})
+    for share in (0.005, 0.995):
+        keys = {"demonstration_share": share, "batch_size": 64, "demonstrations": "somewhere"}
+        with pytest.raises(ConfigError, match=r"demonstration_share: leaves nothing of one side in a batch of 64"):
+            make_sac(env, keys)
+        make_sac(env, {**keys, "demonstrations": None})  # Nobody reads it.
+
+
+def test_losses_are_means_of_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Drawn one by one, every other gradient step is without one of the actor.
+    monkeypatch.setattr(module, "DRAWN", 1)
+    sac = sac_of(trainer := make_trainer(sac={"actor_interval": 2, "learning_starts": 0, "update_ratio": 0.25}))
+    trainer.train(iterations=1)
+    sac.pace.steps += 4
+    assert sac.pace.owed == 1 and "actor_loss" not in sac.update()  # The ninth.
+    sac.pace.steps += 12
+    assert {"critic_loss", "q_value", "actor_loss", "entropy", "temperature"} <= sac.update().keys()
+
+
+def test_means_by_hand() -> None:
+    nan = float("nan")
+    assert module._mean([(1, 2.0), (3, 6.0), (5, nan)]) == 5.0
+    assert module._mean([(5, nan)]) is None
 
 
 def test_critics_that_are_lost_are_told_of() -> None:

@@ -13,6 +13,7 @@ from sac_helpers import make_sac
 from plaudit.envs import build_env
 from plaudit.rl import squashed
 from plaudit.rl.algorithms.sac_learner import SACLearner
+from plaudit.rl.algorithms.sac_views import View
 from plaudit.rl.replay import Batch
 from plaudit.rl.sac_policy import SACPolicy
 
@@ -118,7 +119,11 @@ def test_what_the_critics_should_say_by_hand() -> None:
         # Two critics that say 2 and 3 of anything; an actor with mean 0 and deviation 1.
         learner.target.network.biases[-1].copy_(torch.tensor([2.0, 3.0])[:, None, None])
         found = learner._aim(
-            torch.tensor([1.0, 1.0]), torch.tensor([0.9, 0.0]), torch.zeros(2, 1), torch.zeros(2, 1), None
+            torch.tensor([1.0, 1.0]),
+            torch.tensor([0.9, 0.0]),
+            View(*[torch.zeros(2, 1)] * 3, None),
+            torch.zeros(2, 1),
+            None,
         )
     # The least is 2. The action is 0, where the density is that of the Gaussian: its logarithm -log(2π)/2. Entropy
     # counts half: 2 + 0.25 log(2π). The second episode is over.

@@ -11,11 +11,15 @@ import torch
 
 from plaudit.errors import ConfigError
 from plaudit.rl import build_policy
+from plaudit.rl.obs import PolicyObs
 from plaudit.rl.sac_policy import SACPolicy
 
 VECTOR = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
 ACTIONS = gym.spaces.Box(np.array([-2, 0], np.float32), np.array([2, 10], np.float32))
 NET = {"type": "mlp", "hidden_sizes": [16], "activation": "tanh"}
+LOOKING = {**NET, "type": "cnn"}
+CAMERA = gym.spaces.Box(0, 255, (8, 8, 3), np.uint8)
+SEEN = gym.spaces.Dict({"state": VECTOR, "eye": CAMERA})
 
 
 def make(obs: gym.Space[Any] = VECTOR, actions: gym.spaces.Box = ACTIONS, **block: Any) -> SACPolicy:
@@ -72,6 +76,53 @@ def test_what_cannot_work_is_refused() -> None:
         make(critic=None)
     with pytest.raises(ConfigError, match=r"finite bounds"):
         make(actions=gym.spaces.Box(-np.inf, np.inf, (2,), np.float32))
-    camera = gym.spaces.Box(0, 255, (8, 8, 3), np.uint8)
-    with pytest.raises(ConfigError, match=r"reads vectors, but the env observes the cameras eye"):
-        make(gym.spaces.Dict({"state": VECTOR, "eye": camera}))
+    for networks in ({}, {"actor": LOOKING}, {"critic": LOOKING}):
+        with pytest.raises(
+            ConfigError, match=r"cameras \(eye\): set both policy.actor.type and policy.critic.type to cnn"
+        ):
+            make(SEEN, **networks)
+    with pytest.raises(ConfigError, match=r"'cnn' needs cameras, but the env observes none"):
+        make(actor=LOOKING, critic=LOOKING)
+
+
+@pytest.mark.parametrize("obs", [SEEN, CAMERA], ids=["with numbers", "alone"])
+def test_pictures_are_seen_by_actor_and_critics(obs: gym.Space[Any]) -> None:
+    policy = make(obs, actor=LOOKING, critic=LOOKING)
+    picture, vector = torch.randint(0, 256, (5, 8, 8, 3), dtype=torch.uint8), torch.randn(5, 3)
+
+    def shown(picture: torch.Tensor) -> PolicyObs:
+        return {"state": vector, "eye": picture} if obs is SEEN else picture
+
+    with torch.no_grad():
+        action = policy.act(shown(picture), deterministic=True)
+        assert action.shape == (5, 2)
+        assert (policy.act(shown(255 - picture), deterministic=True) != action).all()
+        assert (policy.get_q(shown(picture), action) != policy.get_q(shown(255 - picture), action)).all()
+        numbers = policy.features(shown(picture))[:, :3]
+        assert torch.equal(numbers, vector) == (obs is SEEN)
+
+
+def test_who_only_acts_asks_no_critic_and_whoever_asks_looks_once() -> None:
+    policy = make(SEEN, actor=LOOKING, critic=LOOKING)
+    assert policy.encoder is not None
+    asked = {"critics": 0, "encoder": 0}
+
+    def count(name: str) -> None:
+        policy.get_submodule(name).register_forward_hook(lambda *_: asked.update({name: asked[name] + 1}))
+
+    count("critics")
+    count("encoder")
+    obs = {"state": torch.randn(2, 3), "eye": torch.zeros(2, 8, 8, 3, dtype=torch.uint8)}
+    torch.manual_seed(3)
+    action = policy.act(obs)
+    assert asked == {"critics": 0, "encoder": 1}
+    torch.manual_seed(3)
+    again, log_prob, value = policy.get_action(obs)
+    assert asked == {"critics": 1, "encoder": 2}
+    assert torch.equal(action, again)
+    drawn = torch.get_rng_state()
+    torch.manual_seed(3)
+    policy.act(obs)
+    assert torch.equal(drawn, torch.get_rng_state()), "one draw for each action"
+    told, _, valued = policy.evaluate_actions(obs, action)
+    torch.testing.assert_close((log_prob, value), (told, valued))

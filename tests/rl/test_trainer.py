@@ -14,7 +14,7 @@ from plaudit.envs.base import Outcome
 from plaudit.envs.config import ProbeConfig
 from plaudit.envs.probes import ConstantValue, ObsActionReward, Timeout
 from plaudit.errors import CheckpointError, ConfigError, EnvError, NonFiniteError, OutputError, PlauditError
-from plaudit.rl import PPO, Listener, checkpoint
+from plaudit.rl import PPO, Listener, Trainer, checkpoint
 
 
 class Memory(Listener):
@@ -85,6 +85,40 @@ def test_evaluation_saving_and_summary(make_trainer: MakeTrainer) -> None:
     assert summary["eval"]["return"] == memory.evals[-1][1]["eval/return"]
     assert not summary["interrupted"]
     assert checkpoint.load(trainer.run.best)["trainer"]["step"] == summary["best_step"]
+
+
+class Looking(Memory):
+    """Looks, after every iteration, at what a kill would leave: the steps of the latest checkpoint."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.latest: list[int | None] = []
+        self.trainer: Trainer | None = None
+
+    def on_metrics(self, step: int, metrics: Any) -> None:
+        super().on_metrics(step, metrics)
+        assert self.trainer is not None and self.trainer.run is not None
+        path = self.trainer.run.latest
+        self.latest.append(checkpoint.load(path)["trainer"]["step"] if path.exists() else None)
+
+
+@pytest.mark.parametrize(("seconds", "latest"), [(0.0, [None] * 3), (1e9, [None] * 3), (1e-9, [None, 128, 256])])
+def test_latest_is_written_when_seconds_have_passed(
+    make_trainer: MakeTrainer, seconds: float, latest: list[int | None]
+) -> None:
+    looking = Looking()
+    trainer = looking.trainer = make_trainer(run=True, listeners=[looking], iterations=3, save_seconds=seconds)
+    trainer.train()
+    assert looking.latest == latest
+    assert [path.name for path in trainer.run.checkpoints.iterdir()] == ["latest.pt"]
+
+
+def test_the_best_checkpoint_is_the_latest_too(make_trainer: MakeTrainer) -> None:
+    # What is older may need data that the algorithm has let go of since.
+    looking = Looking()
+    trainer = looking.trainer = make_trainer(run=True, evaluates=True, listeners=[looking], iterations=2, eval_freq=128)
+    trainer.train()
+    assert looking.latest == [None, 128]
 
 
 def test_best_metric_by_name_and_by_default(make_trainer: MakeTrainer) -> None:

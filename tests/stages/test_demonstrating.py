@@ -17,7 +17,8 @@ from plaudit.episodes.episode import Episode
 from plaudit.episodes.store import EpisodeStore
 from plaudit.errors import DataError
 from plaudit.rewards.env import RewardedEnv
-from plaudit.rl import Trainer
+from plaudit.rewards.pipeline import RewardManager
+from plaudit.rl import Trainer, build_algo
 from plaudit.stages.demonstrating import pick, show
 
 PLACES = np.array([-0.4, -0.15, 0.1, 0.35, 0.6, 0.85], np.float32)
@@ -87,14 +88,14 @@ def test_rewards_of_a_model(tmp_path: Path, settings: dict[str, Any], expected: 
     place = stored(tmp_path / "data", episode("a"))
     slider = Slider(2)
     trainer = trainer_on(RewardedEnv(slider, manager(readings=slider.readings, **settings)), place)
-    show(trainer.algorithm, trainer.env, pick(trainer.algorithm, slider, ("base_camera",)))
+    show(trainer.algorithm, trainer.env, pick(trainer.algorithm, slider, manager()))
     assert rewards(trainer) == expected
 
 
 def test_where_the_models_verdict_ends_episodes_it_ends_demonstrations(tmp_path: Path) -> None:
     slider = Slider(2)
     trainer = trainer_on(RewardedEnv(slider, manager(terminate_on_success=True)), stored(tmp_path, episode("a")))
-    show(trainer.algorithm, trainer.env, pick(trainer.algorithm, slider, ("base_camera",)))
+    show(trainer.algorithm, trainer.env, pick(trainer.algorithm, slider, manager()))
     replay = sac_of(trainer).demonstrations
     assert replay is not None
     batch = replay.take(replay.transitions(), 3, 0.5)
@@ -106,7 +107,7 @@ def test_another_model_judges_demonstrations_again_also_after_a_resume(tmp_path:
     place = stored(tmp_path / "data", episode("a"))
     slider, run = Slider(2), tmp_path / "run"
     trainer = trainer_on(RewardedEnv(slider, manager()), place, run=run)
-    show(trainer.algorithm, trainer.env, pick(trainer.algorithm, slider, ("base_camera",)))
+    show(trainer.algorithm, trainer.env, pick(trainer.algorithm, slider, manager()))
     trainer.train(iterations=3)
     assert rewards(trainer) == [0, 1, 1, 1, 1]
     assert isinstance(trainer.env, RewardedEnv)
@@ -121,28 +122,71 @@ def test_another_model_judges_demonstrations_again_also_after_a_resume(tmp_path:
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    def picked(place: str, env: VecEnv | None = None, cameras: Any = None) -> list[Episode]:
-        trainer = trainer_on(env or Slider(2), place)
-        return pick(trainer.algorithm, trainer.env, cameras)
+    def picked(place: str, model: RewardManager | None = None) -> list[Episode]:
+        trainer = trainer_on(Slider(2), place)
+        return pick(trainer.algorithm, trainer.env, model)
 
     with pytest.raises(DataError, match=r"demonstrations: there is nothing at 'nowhere'. Collect some"):
         picked("nowhere")
-    place = stored(tmp_path / "data", episode("a", meta={"env_cfg": {"reward_mode": "sparse"}}))
+    place = stored(tmp_path / "data", episode("a"))
     with pytest.raises(DataError, match=r"'a' has no pictures of 'wrist', which the reward model looks at"):
-        picked(place, cameras=("wrist",))
-    dense = Slider(2)
-    dense.cfg.reward_mode = "dense"
-    with pytest.raises(DataError, match=r"rewards of env.cfg.reward_mode 'sparse', but this run's are 'dense'"):
-        picked(place, dense)
-    assert picked(place, dense, ("base_camera",))  # A model's rewards are of another kind anyway.
+        picked(place, manager(brightness(image_keys=("wrist",))))
     few = episode("a")
     few = replace(few, frames={"base_camera": few.frames["base_camera"][[0, 5]]}, labels=few.labels[[0, 5]])
     few = replace(few, frame_index=np.array([0, 5], np.int32))
     slider = Slider(2)
     trainer = trainer_on(RewardedEnv(slider, manager()), stored(tmp_path / "few", few))
-    episodes = pick(trainer.algorithm, slider, ("base_camera",))
+    episodes = pick(trainer.algorithm, slider, manager())
     with pytest.raises(DataError, match=r"has pictures of 1 of its 5 steps, but the reward model must see 5"):
         show(trainer.algorithm, trainer.env, episodes)
+
+
+RULES = {"num_envs": 9, "cameras": ["eye"], "randomize": 1.0, "episode_length": 70, "action_scale": 0.05}
+
+
+@pytest.mark.parametrize(
+    ("key", "theirs", "ours", "of_rewards"),
+    [
+        ("reward_mode", "sparse", "dense", True),
+        ("success_threshold", 0.1, 0.025, True),
+        ("terminate_on_success", False, True, False),
+        ("action_scale", 0.03, 0.05, False),
+        ("kwargs", {"a": [1, 2]}, {"a": [1, 3]}, False),
+    ],
+)
+def test_demonstrations_of_other_rules_are_refused(
+    tmp_path: Path, key: str, theirs: Any, ours: Any, of_rewards: bool
+) -> None:
+    slider = Slider(2)
+    vars(slider.cfg).update({"randomize": 0.0, "cameras": ("base_camera",), "episode_length": 50, "action_scale": 0.05})
+
+    def picked(value: Any, model: RewardManager | None = None) -> list[Episode]:
+        kept = episode("a", meta={"env_cfg": {**RULES, key: value}})
+        place = tmp_path / str(len(list(tmp_path.iterdir())))
+        trainer = trainer_on(slider, stored(place, kept))
+        return pick(trainer.algorithm, slider, model)
+
+    assert picked(theirs)[0].id == "a" if key not in RULES else picked(0.05)  # As far as only one side tells.
+    setattr(slider.cfg, key, ours)
+    assert picked(ours)
+    message = rf"'a' was recorded with env.cfg.{key} .*, but this run has .*Collect demonstrations with this recipe"
+    with pytest.raises(DataError, match=message):
+        picked(theirs)
+    with pytest.raises(DataError, match=message):  # The env's own reward is part of what is learned from.
+        picked(theirs, manager(combine_mode="add"))
+    if of_rewards:
+        assert picked(theirs, manager())  # The model's rewards are of another kind anyway.
+    else:
+        with pytest.raises(DataError, match=message):
+            picked(theirs, manager())
+
+
+def test_where_the_end_counts_the_demonstrations_end_in_success(tmp_path: Path) -> None:
+    left = replace(episode("a"), labels=np.array([0, 0, 0, 1, 1, 0], np.int8))
+    trainer = trainer_on(Slider(2), stored(tmp_path, left, episode("b")), 1)
+    assert [one.id for one in pick(trainer.algorithm, trainer.env, None)] == ["a"]
+    trainer.env.headline = "success_at_end"
+    assert [one.id for one in pick(trainer.algorithm, trainer.env, None)] == ["b"]
 
 
 def test_others_have_none() -> None:
@@ -150,3 +194,18 @@ def test_others_have_none() -> None:
     assert pick(trainer.algorithm, trainer.env, None) == []
     show(trainer.algorithm, trainer.env, [])
     assert sac_of(trainer).demonstrations is None
+
+
+def test_cloning_needs_neither_rewards_nor_their_pictures(tmp_path: Path) -> None:
+    slider = Slider(2)
+    slider.cfg.reward_mode = "dense"
+    silent = episode("a", rewards=None, meta={"env_cfg": {"reward_mode": "sparse"}})
+    silent = replace(silent, frames={"other_camera": silent.frames["base_camera"]})
+    trainer = trainer_on(slider, stored(tmp_path, silent))
+    with pytest.raises(DataError, match=r"recorded with env.cfg.reward_mode 'sparse'"):
+        pick(trainer.algorithm, slider, None)
+    clone = build_algo("bc", {"demonstrations": str(tmp_path)}, trainer.policy)
+    clone.initialize_buffer(1, 2, 2, 1)
+    for env, model in ((slider, None), (RewardedEnv(slider, manager()), manager())):
+        show(clone, env, pick(clone, slider, model))
+        assert clone.buffer.columns["action"][clone.buffer.transitions()].tolist() == [[1.0]] * 5

@@ -92,15 +92,15 @@ def test_a_run_that_is_killed_after_a_refresh_ends_as_an_unbroken_one(
     record = audit_of(whole["run"])
     refreshed = record["refreshes"][0]["step"]
 
-    def save(self: Trainer) -> None:
+    def save(self: Trainer, *arguments: Any) -> None:
         # With `later` there was a checkpoint after the refresh; without, all of it is done again.
         if self.step == refreshed + 128 * later:
             raise Killed
-        saved(self)
+        saved(self, *arguments)
 
-    saved = Trainer._save_numbered
+    saved = Trainer._save
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_save_numbered", save)
+        patch.setattr(Trainer, "_save", save)
         with pytest.raises(Killed):
             train(config(recipe, *words, f"runtime.output_dir={tmp_path / 'killed'}"), quiet=True)
     (run,) = (tmp_path / "killed").iterdir()

@@ -22,7 +22,9 @@ SMALL = [
     "runtime.threads=1",
     "algorithm.cfg.batch_size=8",
 ]
-PUSH = ["push_cube_cnn", *SMALL, "env.cfg.camera_size=[16,16]", "env.cfg.episode_length=4"]
+TINY = [*SMALL, "env.cfg.camera_size=[16,16]", "env.cfg.episode_length=4"]
+PUSH = ["push_cube_cnn", *TINY]
+SAC = ["sac_push_cube_cnn", *TINY, "env.eval.num_envs=4", "algorithm.cfg.learning_starts=16"]
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
@@ -38,8 +40,11 @@ def weights(result: dict[str, Any]) -> dict[str, torch.Tensor]:
     return policy
 
 
-def test_a_stopped_run_ends_as_an_unbroken_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["train", *PUSH, "algorithm.cfg.image_shift=2", "algorithm.cfg.lr_schedule=constant"]
+@pytest.mark.parametrize("recipe", [[*PUSH, "algorithm.cfg.lr_schedule=constant"], SAC], ids=["ppo", "sac"])
+def test_a_stopped_run_ends_as_an_unbroken_one(
+    recipe: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["train", *recipe, "algorithm.cfg.image_shift=2"]
     whole = run(capsys, *words, "runtime.iterations=4", f"runtime.output_dir={tmp_path / 'whole'}")
     half = run(capsys, *words, "runtime.iterations=2", f"runtime.output_dir={tmp_path / 'half'}")
     resumed = run(capsys, "train", "--resume", half["run"], "runtime.iterations=4")
@@ -47,6 +52,8 @@ def test_a_stopped_run_ends_as_an_unbroken_one(tmp_path: Path, capsys: pytest.Ca
     first, second = weights(whole), weights(resumed)
     assert any(name.startswith("encoder.towers.0.net") for name in first)
     assert all(torch.equal(value, second[name]) for name, value in first.items())
+    if recipe is SAC:
+        assert run(capsys, "eval", resumed["run"])["eval"] == resumed["test"]
 
 
 def test_pretrained_weights_are_read_where_training_begins_and_only_there(

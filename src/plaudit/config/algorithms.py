@@ -6,29 +6,38 @@ import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from plaudit.config.keys import require
+from plaudit.config.keys import REQUIRED, require
 
 EncoderName: TypeAlias = Literal["cnn", "resnet10"]
 """What turns a camera's pictures into numbers in a policy."""
 
 
 @dataclass(frozen=True)
-class ActorCriticConfig:
-    """`policy.cfg` of `actor_critic`."""
+class EncoderConfig:
+    """What the `policy.cfg` of every policy that looks says of its encoder."""
 
-    squash: bool = False  # tanh-squashed Gaussian instead of a plain one (whose samples the env clips).
-    init_log_std: float = -0.5  # Logarithm of the first standard deviation, in units of the action range's half.
-    normalize_obs: bool = True  # Keep running mean and variance of vector observations, saved with the model.
     encoder: EncoderName = "cnn"  # Of networks of type cnn, which share it: a small one, or a ResNet-10 for GPUs.
     pretrained_encoder_path: str | None = None  # Where resnet10 starts: a file with torchvision's names.
     freeze_encoder: bool = False  # Leave resnet10 as that file has it, and train only what comes after it.
 
     def __post_init__(self) -> None:
-        require(math.isfinite(self.init_log_std), "init_log_std", "must be finite")
         given = self.pretrained_encoder_path is not None
         require(not given or self.encoder == "resnet10", "pretrained_encoder_path", "is for encoder resnet10")
         why = "needs pretrained_encoder_path: an encoder that is random and stays so sees little"
         require(given or not self.freeze_encoder, "freeze_encoder", why)
+
+
+@dataclass(frozen=True)
+class ActorCriticConfig(EncoderConfig):
+    """`policy.cfg` of `actor_critic`."""
+
+    squash: bool = False  # tanh-squashed Gaussian instead of a plain one (whose samples the env clips).
+    init_log_std: float = -0.5  # Logarithm of the first standard deviation, in units of the action range's half.
+    normalize_obs: bool = True  # Keep running mean and variance of vector observations, saved with the model.
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(math.isfinite(self.init_log_std), "init_log_std", "must be finite")
 
 
 @dataclass(frozen=True)
@@ -70,7 +79,7 @@ class PPOConfig:
 
 
 @dataclass(frozen=True)
-class SACPolicyConfig:
+class SACPolicyConfig(EncoderConfig):
     """`policy.cfg` of `sac`: a tanh-squashed Gaussian, and an ensemble of critics."""
 
     num_critics: int = 2  # Critics, each with weights of its own; RLPD has 10.
@@ -78,6 +87,7 @@ class SACPolicyConfig:
     actor_layer_norm: bool = False  # The same for the actor.
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(self.num_critics >= 1, "num_critics", "must be at least 1")
 
 
@@ -99,6 +109,7 @@ class SACConfig:
     init_temperature: float = 1.0  # Where learning it begins.
     target_entropy: float | None = None  # What it is learned for, with actions of -1 to 1; null: -1 for each of them.
     backup_entropy: bool = True  # Count the entropy of what comes as part of a value.
+    image_shift: int = 0  # Pixels, at most, by which pictures are moved whenever they are learned from (DrQ).
     capacity: int = 1_000_000  # Transitions that are kept; each episode takes the place of one more.
     storage: Literal["memory", "disk"] = "memory"  # disk: files of the run that are mapped, for more than memory has.
     demonstrations: str | None = None  # A data set in any layout that is known, of which successes are learned from.
@@ -112,7 +123,8 @@ class SACConfig:
             value = getattr(self, key)
             require(value is None or value >= 1, key, "must be at least 1")
         require(0 < self.update_ratio < math.inf, "update_ratio", "must be greater than 0 and finite")
-        require(self.learning_starts >= 0, "learning_starts", "must not be negative")
+        for key in ("learning_starts", "image_shift"):
+            require(getattr(self, key) >= 0, key, "must not be negative")
         require(0 < self.tau <= 1, "tau", "must be greater than 0 and at most 1")
         fixed = self.temperature is None or 0 <= self.temperature < math.inf
         require(fixed, "temperature", "must be at least 0 and finite, or null to learn it")
@@ -123,3 +135,34 @@ class SACConfig:
         require(0 < self.demonstration_share < 1, "demonstration_share", "must be greater than 0 and less than 1")
         alone = self.num_demonstrations is None or self.demonstrations is not None
         require(alone, "num_demonstrations", "needs demonstrations, which names none")
+        some = self.demonstrations is None or 0 < self.shown < self.batch_size
+        require(some, "demonstration_share", f"leaves nothing of one side in a batch of {self.batch_size}")
+
+    @property
+    def shown(self) -> int:
+        """Transitions of demonstrations in every batch, while there are any."""
+        return round(self.batch_size * self.demonstration_share)
+
+
+@dataclass(frozen=True)
+class BCConfig:
+    """`algorithm.cfg` of `bc`: behaviour cloning, which never acts to learn. What `runtime` counts in env steps
+    (`eval_freq`, `save_freq`) it counts in gradient steps.
+    """
+
+    demonstrations: str = REQUIRED  # A data set in any layout that is known, of which successes are learned from.
+    num_demonstrations: int | None = None  # How many episodes of it; null takes all successes.
+    learning_rate: float = 1e-3  # Adam's step size.
+    batch_size: int = 256  # Transitions in a gradient step.
+    updates: int = 100  # Gradient steps in an iteration.
+    loss: Literal["mse", "likelihood"] = (
+        "mse"  # Squared error of the mean action; or minus the log density of a shown one.
+    )
+    noise: float = 0.0  # On the vectors observed, in standard deviations of those that were shown.
+
+    def __post_init__(self) -> None:
+        require(0 < self.learning_rate < math.inf, "learning_rate", "must be greater than 0 and finite")
+        for key in ("num_demonstrations", "batch_size", "updates"):
+            value = getattr(self, key)
+            require(value is None or value >= 1, key, "must be at least 1")
+        require(0 <= self.noise < math.inf, "noise", "must not be negative or infinite")

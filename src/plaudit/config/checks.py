@@ -90,10 +90,28 @@ def check_combinations(config: Config, parts: Parts, locate: Locate) -> None:
             raise fail(f"policy.{network}", "missing required value; actor_critic needs a network here.")
     if config.runtime.stop_at is not None and config.runtime.eval_freq == 0:
         raise fail("runtime.stop_at", "needs evaluations during training, but runtime.eval_freq is 0.")
+    _check_mode(config, fail)
     _check_batch(config, parts, locate)
     _check_images(config, parts, fail)
     _check_cameras(config, parts, fail)
     _check_learned_reward(config, parts, fail)
+
+
+def _check_mode(config: Config, fail: Callable[[str, str], ConfigError]) -> None:
+    """Whether what is trained can be learned while acting goes on."""
+    if config.runtime.mode == "sync":
+        return
+    name, audit = config.algorithm.name, config.reward.audit
+    if name != "sac":
+        raise fail(
+            "runtime.mode", f"async is for algorithm.name sac, which learns from a replay; {name} cannot: use sync."
+        )
+    if config.reward.use_reward_model and audit.enabled and audit.on_alarm == "refresh":
+        raise fail(
+            "reward.audit.on_alarm",
+            "refresh stops everything until the model is fitted and all rewards are given again, which "
+            "runtime.mode=async does not: use warn or stop, or runtime.mode=sync.",
+        )
 
 
 def _check_batch(config: Config, parts: Parts, locate: Locate) -> None:
@@ -122,6 +140,9 @@ def _check_images(config: Config, parts: Parts, fail: Callable[[str, str], Confi
         # One of two may be an mlp, which sees the numbers beside the images; the other then learns from the images.
         if mode == "rgb" and "cnn" not in types.values():
             raise fail(key, "'mlp' cannot read images, but env.cfg.obs_mode is 'rgb'. Use 'cnn'.")
+    if config.policy.name == "sac" and set(types.values()) == {"mlp", "cnn"}:
+        blind = next(key for key, kind in types.items() if kind == "mlp")
+        raise fail(blind, "'mlp' cannot stand beside 'cnn': in sac, actor and critics are shown the same. Use 'cnn'.")
     if mode == "state" and _get(parts["algorithm"], "image_shift"):
         raise fail("algorithm.cfg.image_shift", "moves images, but env.cfg.obs_mode is 'state'. Set it to 0.")
     if _get(parts["policy"], "encoder") == "resnet10" and "cnn" not in types.values():

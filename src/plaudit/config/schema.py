@@ -38,6 +38,7 @@ class RuntimeConfig:
 
     exp_name: str = "plaudit"  # Experiment name; the run's folder is <output_dir>/<exp_name>_<timestamp>.
     output_dir: str = "outputs"  # Where run folders go.
+    mode: Literal["sync", "async"] = "sync"  # async: SAC learns in a process of its own, while acting goes on.
     seed: int = 0  # Seed of everything random in the run.
     cuda: bool = True  # Use a GPU where there is one; without one, the CPU is used and a line says so.
     headless: bool = True  # False opens the simulator's viewer on the first env.
@@ -46,6 +47,7 @@ class RuntimeConfig:
     eval_freq: int = 50_000  # Env steps between evaluations; 0 evaluates only at the end.
     eval_episodes: int = 256  # Episodes of one evaluation, spread evenly over the evaluation envs.
     save_freq: int = 50_000  # Env steps between numbered checkpoints; `latest` is written with each of them.
+    save_seconds: float = 0.0  # Seconds after which `latest` is written also between those; 0 never does.
     keep_checkpoints: int = 5  # Numbered checkpoints kept; older ones are deleted. 0 keeps all.
     best_metric: Metric = "auto"  # Evaluation metric that picks `best`; auto: the headline success, else return.
     stop_at: float | None = None  # Stop early once an evaluation's best_metric reaches this.
@@ -62,7 +64,7 @@ class RuntimeConfig:
         require(0 <= self.seed < SEED_LIMIT, "seed", f"must be at least 0 and less than {SEED_LIMIT}")
         for key in ("iterations", "rollout_steps", "eval_episodes", "save_freq"):
             require(getattr(self, key) >= 1, key, "must be at least 1")
-        for key in ("eval_freq", "keep_checkpoints", "video_episodes", "threads"):
+        for key in ("eval_freq", "save_seconds", "keep_checkpoints", "video_episodes", "threads"):
             require(getattr(self, key) >= 0, key, "must not be negative")
 
 

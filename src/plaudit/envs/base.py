@@ -128,6 +128,7 @@ class VecEnv(ABC):
         can_save_state: Whether `state_dict` and `load_state_dict` give an exact resume.
         can_snapshot: Whether `snapshot` and `render_snapshots` draw an instant after it has passed.
         can_restart: Whether `restart` begins new episodes on request.
+        real_time: Whether the world goes on while nobody acts, as a real one does: then nobody may be kept waiting.
         readings: Quantities that can be read off `state`, by name, for guards on a learned reward.
     """
 
@@ -142,6 +143,7 @@ class VecEnv(ABC):
     can_save_state: bool = False
     can_snapshot: bool = False
     can_restart: bool = False
+    real_time: bool = False
     readings: Mapping[str, Reading] = MappingProxyType({})
 
     @abstractmethod

@@ -26,6 +26,7 @@ class EnvWrapper(VecEnv):
         self.observation_space, self.action_space = env.observation_space, env.action_space
         self.max_episode_steps, self.cameras, self.readings = env.max_episode_steps, env.cameras, env.readings
         self.headline, self.fps, self.can_save_state = env.headline, env.fps, env.can_save_state
+        self.real_time = env.real_time
         self.frame_mode: FrameMode = getattr(env, "frame_mode", "none")
 
     def render(self, ids: torch.Tensor | None = None) -> Frames:

@@ -43,7 +43,13 @@ def read_curves(path: str | Path) -> dict[str, Curve]:
     return curves
 
 
-def plot_curves(metrics_jsonl: str | Path, path: str | Path, headline: str = "success_once", title: str = "") -> None:
+def plot_curves(
+    metrics_jsonl: str | Path,
+    path: str | Path,
+    headline: str = "success_once",
+    title: str = "",
+    axis: str = "env steps",
+) -> None:
     """Draws success, return, and below them in small what the updates say, losses first.
 
     Args:
@@ -51,6 +57,7 @@ def plot_curves(metrics_jsonl: str | Path, path: str | Path, headline: str = "su
         path: PNG to write; folders are made.
         headline: The success metric to draw, without its `rollout/` or `eval/`.
         title: Above it all.
+        axis: What its steps are.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -67,7 +74,7 @@ def plot_curves(metrics_jsonl: str | Path, path: str | Path, headline: str = "su
     heights = [2.2] * bool(large) + [1.0] * bool(small)
     grid = figure.add_gridspec(len(heights), COLUMNS, height_ratios=heights)
     for name, spot in _spots(grid, 0, large):
-        _draw_large(figure.add_subplot(spot), name, curves)
+        _draw_large(figure.add_subplot(spot), name, curves, axis)
     for name, spot in _spots(grid, -1, small):
         _draw_small(figure.add_subplot(spot), name, curves[name])
     figure.suptitle(title, fontweight="bold")
@@ -82,7 +89,7 @@ def _spots(grid: GridSpec, row: int, names: list[str]) -> Iterator[tuple[str, Su
         yield name, grid[row, index * width : (index + 1) * width]
 
 
-def _draw_large(axes: Axes, name: str, curves: dict[str, Curve]) -> None:
+def _draw_large(axes: Axes, name: str, curves: dict[str, Curve], axis: str) -> None:
     """Training as a line, evaluations as points that are joined."""
     if f"rollout/{name}" in curves:
         axes.plot(*curves[f"rollout/{name}"], color=TRAIN_COLOUR, linewidth=1.6, label="training, recent episodes")
@@ -95,7 +102,7 @@ def _draw_large(axes: Axes, name: str, curves: dict[str, Curve]) -> None:
         axes.set_ylim(-0.03, 1.03)
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     axes.legend(loc="best", frameon=False, fontsize=9)
-    axes.set_xlabel("env steps")
+    axes.set_xlabel(axis)
     _tidy(axes)
 
 

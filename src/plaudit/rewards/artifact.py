@@ -161,7 +161,10 @@ class RewardArtifact:
                 artifact.check_against(given or {})
                 return artifact
         if not path.exists():
-            raise CheckpointError(f"there is no reward artifact and no checkpoint at '{path}'.")
+            raise CheckpointError(
+                f"there is no reward artifact and no checkpoint at '{path}'. Fit one with plaudit fit, or name another "
+                "with reward.checkpoint_path."
+            )
         own = load_single(find_checkpoint(path))
         if own is not None:
             artifact = cls(**own, path=path)

@@ -81,6 +81,11 @@ class RewardedEnv(EnvWrapper):
         self._seen: dict[str, torch.Tensor] = {}
         self.request_frames(self.frame_mode)
 
+    @property
+    def judge(self) -> int:
+        """Stands for the model and for the rule by which it gives rewards, in any run; see `Relabelled`."""
+        return int(self.manager.identity[:7], 16) + 1
+
     def swap(self, manager: RewardManager, version: int) -> None:
         """Another model gives the rewards from now on. Not within a rollout: its steps have one judge.
 
@@ -137,7 +142,7 @@ class RewardedEnv(EnvWrapper):
         step = self.env.step(action)
         asked_of, drawn = self._take(step)
         if self._evidence is not None:
-            self._seen = self._evidence.take(step, asked_of, drawn)
+            self._seen = self._evidence.take(step, self.age, asked_of, drawn)
         final_frames = step.final_frames
         step = replace(step, env_reward=step.reward, final_frames=None if self.frame_mode == "none" else final_frames)
         self.meter.watch_termination(step)

@@ -6,20 +6,29 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from plaudit.envs.base import Frames, Step, VecEnv
-from plaudit.errors import DataError, EnvError
+from plaudit.errors import CheckpointError, DataError, EnvError
 from plaudit.rewards.pipeline import RewardManager
+from plaudit.rewards.steps import asked
 
 FRAME = "frame/"
 """What the names of kept pictures begin with."""
 
-TOGETHER = 256
+CHUNK = 256
 """Pictures that are drawn, or fetched, together."""
 
+PLAIN = {"age": torch.int32, "env_reward": torch.float32, "terminated_by_env": torch.bool}
+"""What is kept of every step beside pictures, to its type."""
+
+PICTURED = "pictured"
+"""Name of what says whether there are pictures of a step, where these are kept themselves."""
+
 Seen = Mapping[str, torch.Tensor]
-"""Of T steps: bool `asked`, float32 `env_reward`, bool `terminated_by_env`, (T,) each; and the pictures, as `snapshot`
-(T, k) or `frame/<camera>` (T, H, W, 3), where observations do not hold them."""
+"""Of T steps: `age`, how many steps the episode had, where it goes on; `env_reward`, `terminated_by_env`, (T,) each;
+and the pictures, as `snapshot` (T, k), or as `frame/<camera>` (T, H, W, 3) and bool `pictured` (T,), where observations
+do not hold them."""
 
 Observed = torch.Tensor | Mapping[str, torch.Tensor]
 
@@ -40,11 +49,7 @@ class Evidence:
 
     def __init__(self, env: VecEnv, cameras: tuple[str, ...]) -> None:
         self.env, self.cameras = env, cameras
-        self.layout: dict[str, tuple[tuple[int, ...], torch.dtype]] = {
-            "asked": ((), torch.bool),
-            "env_reward": ((), torch.float32),
-            "terminated_by_env": ((), torch.bool),
-        }
+        self.layout: dict[str, tuple[tuple[int, ...], torch.dtype]] = {name: ((), kind) for name, kind in PLAIN.items()}
         if all(camera in env.observation_space.spaces for camera in cameras):
             return
         try:
@@ -53,19 +58,26 @@ class Evidence:
             self.layout["snapshot"] = tuple(snapshot.shape[1:]), snapshot.dtype
         except EnvError:
             drawn = env.render(torch.tensor([0]))
+            self.layout[PICTURED] = (), torch.bool
             self.layout |= {FRAME + name: (tuple(drawn[name].shape[1:]), torch.uint8) for name in cameras}
 
-    def take(self, step: Step, running: torch.Tensor, drawn: Frames) -> dict[str, torch.Tensor]:
+    def take(self, step: Step, age: NDArray[np.int64], running: torch.Tensor, drawn: Frames) -> dict[str, torch.Tensor]:
         """Of a step of all envs, (num_envs, ...) each.
 
         Args:
             step: As the env gave it, with `final_frames`.
+            age: How many steps the episodes have had that go on, (num_envs,).
             running: Envs that go on and that the model is asked of, int64 (n,).
             drawn: Their pictures.
         """
-        asked = step.done.clone()
-        asked[running] = True
-        taken = {"asked": asked, "env_reward": step.reward.clone(), "terminated_by_env": step.terminated.clone()}
+        taken = {
+            "age": torch.from_numpy(age.astype(np.int32)).to(step.reward.device),
+            "env_reward": step.reward.clone(),
+            "terminated_by_env": step.terminated.clone(),
+        }
+        if PICTURED in self.layout:
+            taken[PICTURED] = step.done.clone()
+            taken[PICTURED][running] = True
         if "snapshot" in self.layout:
             assert step.snapshot is not None
             taken["snapshot"] = step.snapshot.to(step.reward.device)
@@ -90,7 +102,13 @@ class Evidence:
         if "snapshot" in seen:
             drawn = self.env.render_snapshots(seen["snapshot"][rows].cpu())
             return {camera: drawn[camera] for camera in self.cameras}
-        return {camera: part[rows] for camera, part in self.named(obs).items() if camera in self.cameras}
+        named = self.named(obs)
+        if missing := [camera for camera in self.cameras if camera not in named]:
+            raise CheckpointError(
+                f"the reward model looks at '{missing[0]}', of which nothing was kept: rewards that another model gave "
+                "cannot be given again by this one. Take one that looks at the same cameras, or begin a new run."
+            )
+        return {camera: named[camera][rows] for camera in self.cameras}
 
     def named(self, obs: Observed) -> Mapping[str, torch.Tensor]:
         """Observations under their names."""
@@ -115,7 +133,7 @@ def judge_again(
         float32 (T,), and bool (T,): whether the step ended the task, by the env's own word or by the model's.
     """
     scores = np.full((len(ended), 1, 2), np.nan, np.float32)
-    for rows in _chunks(seen["asked"].nonzero().squeeze(-1)):
+    for rows in _chunks(_asked_today(manager, seen, ended)):
         scores[rows.cpu().numpy(), 0] = manager.score(evidence.frames(seen, obs, rows))
     state = None
     if manager.guards:
@@ -131,5 +149,18 @@ def judge_again(
     return torch.from_numpy(judged.reward[:, 0]), terminated
 
 
+def _asked_today(manager: RewardManager, seen: Seen, ended: torch.Tensor) -> torch.Tensor:
+    """The steps of which the model is asked by the settings of today, int64 (n,)."""
+    keys = manager.settings
+    wanted = torch.from_numpy(asked(ended.cpu().numpy(), seen["age"].cpu().numpy(), keys))
+    if PICTURED in seen and bool((wanted & ~seen[PICTURED].cpu()).any()):
+        raise CheckpointError(
+            f"reward.reward_mode '{keys.reward_mode}' with reward_interval {keys.reward_interval} asks the model of "
+            "steps whose pictures were not kept, because it was not asked of them then. Set both as they were, or "
+            "begin a new run."
+        )
+    return wanted.nonzero().squeeze(-1)
+
+
 def _chunks(rows: torch.Tensor) -> Iterator[torch.Tensor]:
-    return (rows[start : start + TOGETHER] for start in range(0, len(rows), TOGETHER))
+    return (rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK))

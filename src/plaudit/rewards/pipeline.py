@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from plaudit.config.convert import to_dict
 from plaudit.config.guards import check_names, parse_guard
 from plaudit.config.rewards import RewardConfig
 from plaudit.envs.base import Reading
 from plaudit.episodes.formats.values import MAIN_CAMERA
 from plaudit.errors import CheckpointError, ConfigError, DataError
 from plaudit.rewards.artifact import RewardArtifact
+from plaudit.rewards.artifact_files import hash_of
 from plaudit.rewards.engine import RewardEngine
 from plaudit.rewards.firing import Decision
 from plaudit.rewards.intake import AnyFrames, take_in
@@ -31,6 +34,21 @@ DEBUG_FOLDER = "DEBUG_IMAGE_SAVE_DIR"
 """Environment variable that stands in for `reward.debug_save_dir`."""
 
 STATES = ("state", "states")
+
+WORTH = (
+    "reward_mode",
+    "reward_interval",
+    "reward_type",
+    "success_reward",
+    "fail_reward",
+    "guards",
+    "uncertainty_penalty",
+    "combine_mode",
+    "reward_weight",
+    "env_reward_weight",
+    "terminate_on_success",
+)
+"""Keys of `reward` that decide what a model's word is worth, beside those that its `Rule` is made of."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +114,13 @@ class RewardManager:
         folder = settings.debug_save_dir or os.environ.get(DEBUG_FOLDER)
         self.pictures = DecidedPictures(Path(folder), settings.debug_images) if folder else None
         self.to_device(device)
+
+    @cached_property
+    def identity(self) -> str:
+        """Hash of all that decides a reward: the model, its rule, and what its word is worth."""
+        keys = to_dict(self.settings)
+        worth = {name: keys[name] for name in WORTH}
+        return hash_of({"artifact": self.artifact.id, "rule": to_dict(self.rule), "worth": worth})
 
     def to_device(self, device: str | torch.device) -> RewardManager:
         """Scores on another device from now on."""

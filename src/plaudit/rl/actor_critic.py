@@ -13,22 +13,20 @@ from torch import nn
 from plaudit.config.algorithms import ActorCriticConfig
 from plaudit.config.schema import NetworkConfig
 from plaudit.errors import ConfigError
+from plaudit.rl.box_policy import BoxPolicy, build_encoder, cameras_of, join, split_space
 from plaudit.rl.encoders import ImageEncoder
 from plaudit.rl.gaussian import LOG_2PI, gaussian_log_prob
 from plaudit.rl.networks import Normalizer, mlp
 from plaudit.rl.obs import PolicyObs
 from plaudit.rl.policy import Policy, both_networks
-
-ALMOST_ONE = 1.0 - 2.0**-24
-"""The largest float32 below one: squashed actions are kept within it, so that their inverse exists."""
-
+from plaudit.rl.squashed import ALMOST_ONE
 
 FIRST_OUTPUT = 0.01
 """Gain of both networks' last layers at the start. Nothing is valued before anything was earned: where rewards are
 rare, the policy would else begin by learning from the differences of random values, and stop exploring."""
 
 
-class ActorCritic(Policy):
+class ActorCritic(BoxPolicy):
     """Gaussian with a mean from the actor network and a learned standard deviation, and a value from the critic.
 
     The Gaussian lives in units in which the action space is [-1, 1]; actions leave in the space's own units. Plain,
@@ -47,8 +45,7 @@ class ActorCritic(Policy):
         sees: Whether (actor, critic) are given the encoder's features.
     """
 
-    centre: torch.Tensor
-    reach: torch.Tensor
+    config: ActorCriticConfig
     nodes: torch.Tensor
     weights: torch.Tensor
 
@@ -63,21 +60,12 @@ class ActorCritic(Policy):
         encoder: ImageEncoder | None = None,
         sees: tuple[bool, bool] = (False, False),
     ) -> None:
-        super().__init__()
-        self.device = torch.device(device)
-        self.config = config
-        self.vectors, _ = split_space(obs_space)
+        super().__init__(obs_space, action_space, device, config)
         self.actor, self.critic, self.encoder, self.sees = actor, critic, encoder, sees
         self.log_std = nn.Parameter(torch.full(action_space.shape, config.init_log_std))
         size = sum(self.vectors.values())
         self.normalizer = Normalizer(size) if config.normalize_obs and size else None
-        low, high = torch.as_tensor(action_space.low), torch.as_tensor(action_space.high)
-        bounded = torch.isfinite(low) & torch.isfinite(high)
-        self.register_buffer("centre", torch.where(bounded, (low + high) / 2, 0.0).float(), persistent=False)
-        self.register_buffer("reach", torch.where(bounded, (high - low) / 2, 1.0).float(), persistent=False)
-        self.log_volume = float(self.reach.log().sum())
-        self.unit = bool((self.centre == 0).all() and (self.reach == 1).all())
-        if config.squash and not bool(bounded.all()):
+        if config.squash and not self.bounded:
             raise ConfigError("policy.cfg.squash needs an action space with finite bounds; set it to false.")
         # Gauss-Hermite quadrature, for the mean of log |d tanh(u) / du| under the Gaussian.
         nodes, weights = np.polynomial.hermite_e.hermegauss(9)
@@ -100,9 +88,7 @@ class ActorCritic(Policy):
         actor, critic = both_networks("actor_critic", actor, critic)
         vectors, cameras = split_space(obs_space)
         sees = (actor.type == "cnn", critic.type == "cnn")
-        if any(sees) and not cameras:
-            raise ConfigError("a policy network of type 'cnn' needs cameras, but the env observes none; use 'mlp'.")
-        encoder = ImageEncoder(cameras, config.encoder, frozen=config.freeze_encoder) if any(sees) else None
+        encoder = build_encoder(cameras, config) if any(sees) else None
         networks = []
         for name, block, looks, outputs in (
             ("actor", actor, sees[0], action_space.shape[0]),
@@ -126,7 +112,7 @@ class ActorCritic(Policy):
 
     def get_value(self, obs: PolicyObs) -> torch.Tensor:
         vector, image = self._features(obs, image=self.sees[1])
-        value: torch.Tensor = self.critic(join(vector, image, self.sees[1]))
+        value: torch.Tensor = self.critic(join(vector, image if self.sees[1] else None))
         return value.squeeze(-1)
 
     def evaluate_actions(
@@ -135,48 +121,37 @@ class ActorCritic(Policy):
         mean, value = self._forward(obs)
         return self._log_prob(mean, actions), self.entropy(mean), value
 
-    def load_pretrained(self) -> None:
-        if self.encoder is not None and self.config.pretrained_encoder_path is not None:
-            self.encoder.load_pretrained(self.config.pretrained_encoder_path)
-
     @torch.no_grad()
     def learn_statistics(self, obs: PolicyObs) -> None:
         if self.normalizer is not None:
-            self.normalizer.update(self._vector(obs))
+            self.normalizer.update(self.vector(obs))
 
     def _forward(self, obs: PolicyObs) -> tuple[torch.Tensor, torch.Tensor]:
         """Mean (n, action_dim) and value (n,)."""
         vector, image = self._features(obs, image=any(self.sees))
-        value: torch.Tensor = self.critic(join(vector, image, self.sees[1]))
-        return self.actor(join(vector, image, self.sees[0])), value.squeeze(-1)
+        value: torch.Tensor = self.critic(join(vector, image if self.sees[1] else None))
+        return self.actor(join(vector, image if self.sees[0] else None)), value.squeeze(-1)
 
     def _features(self, obs: PolicyObs, image: bool) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """Normalised vectors (n, d), and the encoder's features where `image`."""
         vector = self.normalized(obs) if self.vectors else None
-        pixels = self.encoder(obs if isinstance(obs, dict) else {"": obs}) if image and self.encoder else None
+        pixels = self.encoder(cameras_of(obs)) if image and self.encoder else None
         return vector, pixels
 
     def normalized(self, obs: PolicyObs) -> torch.Tensor:
         """All vector observations side by side, (n, d), as the networks see them."""
-        vector = self._vector(obs)
+        vector = self.vector(obs)
         return vector if self.normalizer is None else self.normalizer(vector)
-
-    def _vector(self, obs: PolicyObs) -> torch.Tensor:
-        """All vector observations side by side, (n, d)."""
-        if isinstance(obs, torch.Tensor):
-            return obs
-        parts = [obs[key] for key in self.vectors]
-        return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
     def _to_action(self, raw: torch.Tensor) -> torch.Tensor:
         """Gaussian's units to the action space's."""
         if self.config.squash:
             raw = raw.tanh().clamp(-ALMOST_ONE, ALMOST_ONE)
-        return raw if self.unit else self.centre + self.reach * raw
+        return self.to_space(raw)
 
     def to_gaussian(self, action: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | float]:
         """Actions (n, action_dim) in the Gaussian's units, and log |d action / d Gaussian|, (n,) or one number."""
-        raw = action if self.unit else (action - self.centre) / self.reach
+        raw = self.to_unit(action)
         if not self.config.squash:
             return raw, self.log_volume
         # With a = log(1+y), b = log(1-y): atanh y = (a-b)/2 and log(1-tanh²) = a+b, exact up to the last float
@@ -199,28 +174,3 @@ class ActorCritic(Policy):
         # log(1 - tanh²u) = 2 (log 2 - u - softplus(-2u)), which does not overflow.
         log_det = 2.0 * (math.log(2.0) - points - nn.functional.softplus(-2.0 * points))
         return gaussian + (log_det @ self.weights).sum(-1)
-
-
-def join(vector: torch.Tensor | None, image: torch.Tensor | None, looks: bool) -> torch.Tensor:
-    """The input of one network: vectors, and the encoder's features if it `looks`."""
-    parts = [part for part in (vector, image if looks else None) if part is not None]
-    return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
-
-
-def split_space(space: gym.Space[Any]) -> tuple[dict[str, int], dict[str, tuple[int, ...]]]:
-    """Vectors (name to length) and cameras (name to (H, W, channels)) of an observation space."""
-    parts = space.spaces if isinstance(space, gym.spaces.Dict) else {"": space}
-    vectors: dict[str, int] = {}
-    cameras: dict[str, tuple[int, ...]] = {}
-    for name, part in parts.items():
-        shape = tuple(part.shape or ())
-        if len(shape) == 1:
-            vectors[name] = shape[0]
-        elif len(shape) == 3 and part.dtype == np.uint8:
-            cameras[name] = shape
-        else:
-            raise ConfigError(
-                f"policies read vectors (d,) and images (H, W, channels) of uint8, but observation '{name}' has shape "
-                f"{shape} and type {part.dtype}."
-            )
-    return vectors, cameras

@@ -10,21 +10,30 @@ from __future__ import annotations
 
 import torch
 
-from plaudit.rl.obs import PolicyObs, map_obs
+from plaudit.errors import ConfigError
+from plaudit.rl.obs import ObsDim, PolicyObs, map_obs
 from plaudit.vision.shift import moved_pixels
+
+
+def check_shift(most: int, obs_dim: ObsDim) -> None:
+    """Raises a `ConfigError` where pictures are to be moved and none are observed."""
+    pictures = isinstance(obs_dim, dict) and any(len(shape) == 3 for shape in obs_dim.values())
+    if most and not pictures:
+        raise ConfigError("algorithm.cfg.image_shift moves pictures, but the env observes none; set it to 0.")
 
 
 def moved(obs: PolicyObs, most: int) -> PolicyObs:
     """Observations (n, ...) in which every picture is moved by up to `most` pixels each way, each camera on its own."""
-    return map_obs(lambda part: _moved(part, most) if part.dim() == 4 else part, obs)
+    return map_obs(lambda part: moved_images(part, most) if part.dim() == 4 else part, obs)
 
 
-def _moved(images: torch.Tensor, most: int) -> torch.Tensor:
-    """Pictures (n, H, W, channels), moved."""
+def moved_images(images: torch.Tensor, most: int) -> torch.Tensor:
+    """Pictures (n, H, W, channels), each moved by up to `most` pixels each way."""
     count, height, width, channels = images.shape
     shift = torch.randint(-most, most + 1, (count, 2))
-    pixels = moved_pixels(shift, height, width).to(images.device)
-    return images.flatten(1, 2).gather(1, pixels[:, :, None].expand(-1, -1, channels)).view_as(images)
+    # Counted through all pictures, so that a pixel is copied as one, with all of its channels.
+    pixels = moved_pixels(shift, height, width).add_(torch.arange(count)[:, None] * (height * width))
+    return images.reshape(-1, channels).index_select(0, pixels.flatten().to(images.device)).view(images.shape)
 
 
 def disagreement(

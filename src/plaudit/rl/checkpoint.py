@@ -7,6 +7,7 @@ import pickle
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,19 @@ from plaudit.errors import CheckpointError, OutputError
 from plaudit.files import whole_file
 
 VERSION = 1
+LATEST = "latest.pt"
+NUMBERED = "step_"
+"""What the names of checkpoints begin with that are deleted once they are old."""
+
+OF_ALGORITHM = ("algorithm_class", "algorithm")
+"""What an algorithm adds to the content that the trainer gives it."""
+
 _ARRAY = "__numpy__"
 
 
 def save(path: Path, content: Mapping[str, Any]) -> None:
     """Writes a checkpoint: a kill at any instant leaves the old file or the new one."""
-    packed = _pack({"version": VERSION, **content})
+    packed = pack({"version": VERSION, **content})
     with _explained(path), whole_file(path) as temporary, temporary.open("wb") as file:
         torch.save(packed, file)
 
@@ -83,6 +91,29 @@ def load_policy(policy: torch.nn.Module, state: Mapping[str, torch.Tensor], path
     policy.load_state_dict(dict(state))
 
 
+@dataclass(frozen=True)
+class CheckpointFolder:
+    """The checkpoints of a run.
+
+    Attributes:
+        path: Where they are.
+        keep: How many numbered ones are kept; 0 keeps all.
+    """
+
+    path: Path
+    keep: int
+
+    def write(self, name: str, content: Mapping[str, Any]) -> None:
+        """Writes a checkpoint. Whatever its name, it is the latest one too: an algorithm may let go of data that none
+        but those before it need.
+        """
+        save(self.path / name, content)
+        if name != LATEST:
+            link(self.path / name, self.path / LATEST)
+        if name.startswith(NUMBERED):
+            prune(self.path, self.keep)
+
+
 def prune(folder: Path, keep: int) -> None:
     """Deletes all numbered checkpoints but the `keep` newest; 0 keeps all."""
     numbered = sorted(folder.glob("step_*.pt"), key=lambda path: int(path.stem.removeprefix("step_")))
@@ -90,7 +121,7 @@ def prune(folder: Path, keep: int) -> None:
         path.unlink(missing_ok=True)
 
 
-def _pack(value: Any) -> Any:
+def pack(value: Any) -> Any:
     """A copy with only tensors (own storage, on the CPU) and plain containers and numbers."""
     if isinstance(value, torch.Tensor):
         return value.detach().cpu().clone()
@@ -99,9 +130,9 @@ def _pack(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, Mapping):
-        return {key: _pack(item) for key, item in value.items()}
+        return {key: pack(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(_pack(item) for item in value)
+        return type(value)(pack(item) for item in value)
     if value is None or isinstance(value, (bool, int, float, str, bytes)):
         return value
     raise TypeError(f"a checkpoint holds tensors, arrays, numbers, text and containers of them, not {type(value)}.")

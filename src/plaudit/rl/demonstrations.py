@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from plaudit.episodes.episode import Episode, EpisodeSource
+from plaudit.envs.base import Headline
+from plaudit.episodes.episode import SUCCESS, UNKNOWN, Episode, EpisodeSource
 from plaudit.errors import DataError
-from plaudit.rl.obs import obs_dim
+from plaudit.rl.obs import flat, obs_dim
 from plaudit.rl.relabel import Layout
 from plaudit.rl.replay import Replay
 
@@ -26,15 +27,39 @@ Told = dict[str, torch.Tensor]
 """`reward` (T,) and the replay's extras (T, ...) of an episode."""
 
 
-def chosen(source: EpisodeSource, count: int | None) -> list[Episode]:
-    """The first `count` successes, in the source's order; all of them by default."""
-    places = [place for place, summary in enumerate(source.summaries()) if summary.positive]
+def chosen(source: EpisodeSource, count: int | None, headline: Headline = "success_once") -> list[Episode]:
+    """The first `count` successes, in the source's order; all of them by default.
+
+    Where the success of an episode is that of its end, those come first that end in success; the others, which teach to
+    leave it again, only as far as a `count` needs them, and that is said.
+    """
+    found = [(place, one) for place, one in enumerate(source.summaries()) if one.positive]
+    good = [place for place, one in found if headline == "success_once" or ends_in_success(one.labels)]
+    others = [place for place, _ in found if place not in set(good)]
+    places = good if count is None else (good + others)[:count]
     if not places or (count is not None and len(places) < count):
+        what = "successes" if headline == "success_once" else "episodes that end in success"
         raise DataError(
-            f"'{source.path}' has {len(places)} successes in {len(source)} episodes, but "
+            f"'{source.path}' has {len(good)} {what} in {len(source)} episodes, but "
             f"{count or 'at least one'} {'are' if count else 'is'} wanted (algorithm.cfg.num_demonstrations)."
         )
-    return [source.read(place) for place in places[:count]]
+    if len(places) > len(good):
+        logger.warning(
+            "demonstrations: only %d of the %d successes in '%s' end in success, which is what counts in this task; %d "
+            "others are taken beside them. Collect more, or with less noise.",
+            len(good),
+            len(found),
+            source.path,
+            len(places) - len(good),
+        )
+    return [source.read(place) for place in places]
+
+
+def ends_in_success(labels: NDArray[np.int8]) -> bool:
+    """Whether the last frame of a success is one too. An unknown one is not, since what a picture cannot tell, such as
+    whether the arm rests, was not so; only where no frame has a label, the word on the whole episode counts.
+    """
+    return bool(labels[-1] == SUCCESS) or bool((labels == UNKNOWN).all())
 
 
 def demonstrations(
@@ -67,11 +92,17 @@ def demonstrations(
         told = {name: value[first:] for name, value in tell(episode).items()}
         parts = {key: torch.from_numpy(np.array(part)).to(replay.device) for key, part in obs.items()}
         replay.add_episode(
-            parts if isinstance(dims, dict) else next(iter(parts.values())),
+            flat(parts),
             action.to(replay.device),
             {"terminated": terminated, "ended": ended, **told},
         )
-    logger.info("demonstrations: %d episodes, %s transitions.", len(episodes), f"{len(replay):,}")
+    logger.info(
+        "demonstrations: %s transitions; %d of %d demonstrations end in success, %.0f %% of steps rewarded.",
+        f"{len(replay):,}",
+        sum(ends_in_success(episode.labels) for episode in episodes),
+        len(episodes),
+        100 * float((replay.columns["reward"][replay.transitions()] > 0).float().mean()),
+    )
     return replay
 
 
@@ -86,6 +117,11 @@ def own_rewards(episode: Episode) -> Told:
     if episode.rewards is None:
         raise DataError(f"demonstration '{episode.id}' has no rewards; train on a reward model, or record them.")
     return {"reward": torch.from_numpy(np.array(episode.rewards))}
+
+
+def any_rewards(episode: Episode) -> Told:
+    """The rewards that were recorded with an episode, or zeros: for whoever does not learn from them."""
+    return {"reward": torch.zeros(episode.length)} if episode.rewards is None else own_rewards(episode)
 
 
 def _observations(episode: Episode, space: gym.spaces.Dict) -> tuple[dict[str, NDArray[Any]], int]:

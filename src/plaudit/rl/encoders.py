@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -56,6 +57,9 @@ class Tower(nn.Module):
         net: The encoder.
         size: Height and width of the pictures.
         frozen: Leave the encoder as it is; the layer after it learns in any case.
+
+    Attributes:
+        places: Numbers in the encoder's map.
     """
 
     scale: torch.Tensor
@@ -65,11 +69,11 @@ class Tower(nn.Module):
         super().__init__()
         self.net = net.requires_grad_(not frozen)
         self.frozen = frozen
-        places = math.prod(net.map_size(size))
+        self.places = net.channels * math.prod(net.map_size(size))
         # Without LayerNorm the tanh is soon at its ends, where no gradient comes back to the convolutions.
         self.tail = nn.Sequential(
             nn.Flatten(),
-            orthogonal(nn.Linear(net.channels * places, FEATURES), math.sqrt(2.0)),
+            orthogonal(nn.Linear(self.places, FEATURES), math.sqrt(2.0)),
             nn.LayerNorm(FEATURES),
             nn.Tanh(),
         )
@@ -78,13 +82,17 @@ class Tower(nn.Module):
         self.register_buffer("offset", mean / std, persistent=False)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """uint8 (n, H, W, channels) to float32 (n, FEATURES)."""
+        """uint8 (n, H, W, channels), or what `look` made of them, to float32 (n, FEATURES)."""
+        vector: torch.Tensor = self.tail(images if images.dim() == 2 else self.look(images))
+        return vector
+
+    def look(self, images: torch.Tensor) -> torch.Tensor:
+        """uint8 (n, H, W, channels) to the encoder's map, float32 (n, places)."""
         # Seen as (n, channels, H, W) the channels stay innermost in memory, which convolutions are fastest with.
         x = images.permute(0, 3, 1, 2).to(torch.float32).mul_(self.scale).sub_(self.offset)
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
-            features = self.net(x)
-        vector: torch.Tensor = self.tail(features)
-        return vector
+            found: torch.Tensor = self.net(x)
+        return found.flatten(1)
 
 
 class ImageEncoder(nn.Module):
@@ -97,25 +105,45 @@ class ImageEncoder(nn.Module):
 
     Attributes:
         features: Length of the vector.
+        frozen: As given.
     """
 
     def __init__(
         self, cameras: Mapping[str, tuple[int, ...]], kind: EncoderName = "cnn", *, frozen: bool = False
     ) -> None:
         super().__init__()
-        self.names = tuple(cameras)
+        self.names, self.frozen = tuple(cameras), frozen
         self.features = FEATURES * len(self.names)
         self.towers = nn.ModuleList(
             Tower(_net(kind, name, shape[2]), (shape[0], shape[1]), frozen) for name, shape in cameras.items()
         )
 
     def forward(self, obs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """uint8 images (n, H, W, channels) by camera to float32 (n, features)."""
-        return torch.cat([tower(obs[name]) for name, tower in zip(self.names, self.towers, strict=True)], -1)
+        """uint8 images (n, H, W, channels) by camera, or what `digest` made of them, to float32 (n, features)."""
+        return torch.cat([tower(obs[name]) for name, tower in self.by_camera.items()], -1)
+
+    @property
+    def by_camera(self) -> dict[str, Tower]:
+        """Every camera's tower."""
+        pairs = zip(self.names, self.towers, strict=True)
+        return {name: tower for name, tower in pairs if isinstance(tower, Tower)}
+
+    def digest(self, obs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """What never changes of what a frozen encoder makes of pictures, float32 (n, places) by camera: `forward` takes
+        it in their place. What is digested already stays as it is.
+        """
+        return {
+            name: obs[name] if obs[name].dim() == 2 else tower.look(obs[name]) for name, tower in self.by_camera.items()
+        }
+
+    def twin(self) -> ImageEncoder:
+        """A copy that learns by itself; what is frozen serves both."""
+        shared = {id(tower.net): tower.net for tower in self.by_camera.values() if tower.frozen}
+        return copy.deepcopy(self, shared)
 
     def load_pretrained(self, path: str | Path) -> None:
         """Starts every camera's encoder from a file with torchvision's names, whatever else is in it."""
-        load_encoders([tower.net for tower in self.towers if isinstance(tower, Tower)], path)
+        load_encoders([tower.net for tower in self.by_camera.values()], path)
 
 
 def _net(kind: EncoderName, camera: str, channels: int) -> Encoder:

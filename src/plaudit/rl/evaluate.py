@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
 from plaudit.envs.base import VecEnv
+from plaudit.errors import ConfigError
 from plaudit.rl.acting import on_the_side
 from plaudit.rl.guard import check_finite
 from plaudit.rl.obs import flat
 from plaudit.rl.policy import Policy
+from plaudit.rl.relabel import Relabelled
 from plaudit.rl.stats import EpisodeTracker
 
 
@@ -51,6 +54,27 @@ def evaluate(policy: Policy, env: VecEnv, episodes: int, seed: int, deterministi
         return _run(policy, env, episodes, seed, deterministic)
 
 
+def best_metric(wanted: str, result: Mapping[str, float], env: VecEnv) -> str:
+    """The metric of an evaluation that picks the best checkpoint.
+
+    Args:
+        wanted: By `runtime.best_metric`.
+        result: Of an evaluation.
+        env: Training envs.
+    """
+    if wanted == "auto":
+        # The best by a learned reward is the best to that reward: the truth is for people to see.
+        headline = f"model_{env.headline}" if isinstance(env, Relabelled) else env.headline
+        return headline if headline in result else "return"
+    name = wanted.removeprefix("eval/")
+    if name not in result:
+        raise ConfigError(
+            f"runtime.best_metric is '{name}', but {type(env).__name__} told no success in the evaluation. "
+            f"Use auto, {' or '.join(result)}."
+        )
+    return name
+
+
 def shares(episodes: int, num_envs: int) -> torch.Tensor:
     """How many of the episodes each env plays, int64 (num_envs,)."""
     share, extra = divmod(episodes, num_envs)
@@ -69,7 +93,7 @@ def _run(policy: Policy, env: VecEnv, episodes: int, seed: int, deterministic: b
     while missing:
         taken += 1
         when = f"step {taken} of the evaluation"
-        action, _, _ = policy.get_action(obs, deterministic)
+        action = policy.act(obs, deterministic)
         check_finite(action, "action", when)
         step = env.step(action)
         check_finite(step.reward, "reward", when)

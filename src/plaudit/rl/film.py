@@ -62,7 +62,7 @@ def _shoot(policy: Policy, env: VecEnv, count: int, seed: int) -> Reel:
     frames = [env.portrait(ids).cpu().numpy()]
     success = [np.zeros(count, bool)]
     while running.any() and len(frames) < LONGEST:
-        step = env.step(policy.get_action(obs, deterministic=True)[0])
+        step = env.step(policy.act(obs, deterministic=True))
         good = success[-1].copy()
         if step.success is not None:
             # Of the ending step too: it is told before the next episode begins.

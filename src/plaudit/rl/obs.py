@@ -16,7 +16,7 @@ PolicyObs: TypeAlias = torch.Tensor | dict[str, torch.Tensor]
 """`(n, d)` for an env with one vector, else key to `(n, ...)`."""
 
 ObsDim: TypeAlias = int | dict[str, tuple[int, ...]]
-"""Length of the one vector, else key to the shape of one observation."""
+"""Length of the one vector, else key to the shape of one observation; the key of an only one is empty."""
 
 
 def flat(obs: PolicyObs) -> PolicyObs:
@@ -39,7 +39,7 @@ def obs_dim(space: gym.Space[Any]) -> ObsDim:
     if isinstance(space, gym.spaces.Dict):
         return {key: tuple(part.shape or ()) for key, part in space.spaces.items()}
     shape = tuple(space.shape or ())
-    return shape[0] if len(shape) == 1 else {"obs": shape}
+    return shape[0] if len(shape) == 1 else {"": shape}
 
 
 def check_same_spaces(env: VecEnv, eval_env: VecEnv) -> None:

@@ -32,6 +32,12 @@ class Policy(nn.Module, ABC):
         """
         raise NotImplementedError
 
+    def act(self, obs: PolicyObs, deterministic: bool = False) -> torch.Tensor:
+        """Returns actions alone, (n, action_dim), for whoever only acts. A policy overrides it where `get_action` would
+        compute much that is not asked for here.
+        """
+        return self.get_action(obs, deterministic)[0]
+
     @abstractmethod
     def get_value(self, obs: PolicyObs) -> torch.Tensor:
         """Returns the value estimate, (n,)."""

@@ -35,6 +35,10 @@ class Relabelled(Protocol):
     def version(self) -> int:
         """Changes where somebody else gives the rewards from then on: those given before do not compare with them."""
 
+    @property
+    def judge(self) -> int:
+        """Stands for whoever gives the rewards and for the rule by which, in any run: a hash of both, more than 0."""
+
     def defer(self, wanted: bool) -> bool:
         """Says whether rewards are wanted from `settle`; returns whether they will be. Until then steps say 0."""
 

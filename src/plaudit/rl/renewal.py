@@ -13,29 +13,34 @@ from plaudit.rl.replay import Replay
 
 logger = logging.getLogger("plaudit")
 
-TOGETHER = 1000
+PIECE = 1000
 """Transitions, or the rest of an episode more, that are judged together."""
 
 
 def renew(replay: Replay, who: Relabelled) -> bool:
-    """Has the rewards of all transitions given again, in place, where not all are of the present version; returns
-    whether they were. Where the verdict ends episodes, the new verdict says where the task ended.
+    """Has the rewards of all transitions given again, in place, where not all are of the present judge; returns whether
+    they were. The new verdict also says where the task was over.
+
+    Nothing is learned meanwhile: it takes as long as the model takes for so many pictures, drawn again first where only
+    snapshots are kept, and that is said.
     """
     columns, slots = replay.columns, replay.transitions()
-    if not bool((columns["version"][slots] != who.version).any()):
+    if not bool((columns["version"][slots] != who.judge).any()):
         return False
-    started = time.perf_counter()
+    started, given = time.perf_counter(), 0
     for part in _pieces(replay, slots):
         seen = {name: columns[name][part] for name in replay.extras}
         reward, terminated = who.again(seen, columns["ended"][part], replay.obs(replay.next(part)))
         columns["reward"][part] = reward.to(replay.device)
         columns["terminated"][part] = terminated.to(replay.device)
-        # A task that is over now where the episode went on: what came after does not count for what led there.
-        columns["ended"][part] |= terminated.to(replay.device)
-    columns["version"][slots] = who.version
+        if not given and len(slots) > 2 * len(part):
+            seconds = (time.perf_counter() - started) * len(slots) / len(part)
+            logger.info("replay: %s rewards are given anew, in about %.0f s.", f"{len(slots):,}", seconds)
+        given += len(part)
+    columns["version"][slots] = who.judge
     logger.info(
         "replay: %s rewards were given anew, by version %d of the reward model, in %.1f s.",
-        f"{len(slots):,}",
+        f"{given:,}",
         who.version,
         time.perf_counter() - started,
     )
@@ -49,7 +54,7 @@ def _pieces(replay: Replay, slots: torch.Tensor) -> Iterator[torch.Tensor]:
         ends = (replay.columns["ended"][ours].nonzero().squeeze(-1) + 1).tolist()
         start = 0
         for end in [*(end for end in ends if end < len(ours)), len(ours)]:
-            if end - start >= TOGETHER or end == len(ours):
+            if end - start >= PIECE or end == len(ours):
                 if end > start:
                     yield ours[start:end]
                 start = end

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 
@@ -15,11 +15,17 @@ from plaudit.rl.relabel import Layout
 Columns = dict[str, torch.Tensor]
 """Name to (slots, ...)."""
 
+Allocate: TypeAlias = Callable[[str, tuple[int, ...], torch.dtype], torch.Tensor]
+"""From the name, the shape and the type of a column to the column."""
+
 OBS = "obs/"
 """What the names of observations' columns begin with."""
 
 NUMBER = "number"
 """The column that says how many slots its env had filled before this one: by that a reader knows what is old."""
+
+CHANGED = 256
+"""Observations that are changed together."""
 
 
 class Batch(NamedTuple):
@@ -58,9 +64,9 @@ class Replay:
             that there is enough.
 
     Attributes:
-        columns: Everything, (slots, ...) each: `obs/…`, `action`, `reward`, `terminated`, `ended` (either way), `done`
-            (whether an action was taken here: there is a transition), `version` (of who gave the reward), `number`, and
-            the extras.
+        columns: Everything, (slots, ...) each: `obs/…`, `action`, `reward`, `terminated` (the task was over), `ended`
+            (the episode was, either way), `done` (whether an action was taken here: there is a transition), `version`
+            (of who gave the reward), `number`, and the extras.
         heads: int64 (num_envs,), how many slots each env has filled so far; the next one's is taken modulo `rows`.
         rows: Slots of each env.
     """
@@ -74,13 +80,13 @@ class Replay:
         device: torch.device | str = "cpu",
         *,
         extras: Layout | None = None,
-        allocate: Callable[[str, tuple[int, ...], torch.dtype], torch.Tensor] | None = None,
+        allocate: Allocate | None = None,
     ) -> None:
         self.num_envs, self.device = num_envs, torch.device(device)
         self.rows = max(3, -(-capacity // num_envs))
         self.slots = self.rows * num_envs
-        self.one_obs = isinstance(obs_dim, int)
         shapes = {"": (obs_dim,)} if isinstance(obs_dim, int) else obs_dim
+        self.one_obs = list(shapes) == [""]
         self.extras = dict(extras or {})
         layout: dict[str, tuple[tuple[int, ...], torch.dtype]] = {
             **{OBS + key: (shape, torch.uint8 if len(shape) == 3 else torch.float32) for key, shape in shapes.items()},
@@ -113,6 +119,11 @@ class Replay:
     def nbytes(self) -> int:
         """What it takes, all slots together."""
         return sum(column.nbytes for column in self.columns.values())
+
+    def move(self, device: torch.device) -> None:
+        """Is kept elsewhere from now on."""
+        self.device = device
+        self.columns = {name: column.to(device) for name, column in self.columns.items()}
 
     def slot(self, heads: torch.Tensor, envs: torch.Tensor | None = None) -> torch.Tensor:
         """Where the slots with some numbers, int64 (n,), of some envs are."""
@@ -207,8 +218,6 @@ class Replay:
 
     def sample(self, count: int, n_step: int, gamma: float) -> Batch:
         """Draws transitions, each as likely as any other, with torch's global random numbers."""
-        if not self.size:
-            raise DataError("there is nothing in the replay to learn from.")
         return self.take(self._draw(count), n_step, gamma)
 
     def take(self, slots: torch.Tensor, n_step: int, gamma: float) -> Batch:
@@ -217,19 +226,33 @@ class Replay:
         reward = columns["reward"][slots]
         last, discount = slots, torch.full_like(reward, gamma)
         for _ in range(n_step - 1):
-            # Up to the end of the episode, or to what is known so far: fewer steps are as right.
+            # Up to the end of the episode or of the task, which another judge may see earlier than the episode had it,
+            # or to what is known so far: fewer steps are as right.
             following = self.next(last)
-            goes_on = columns["done"][following] & ~columns["ended"][last]
+            goes_on = columns["done"][following] & ~(columns["ended"][last] | columns["terminated"][last])
             last = torch.where(goes_on, following, last)
             reward = torch.where(goes_on, torch.addcmul(reward, discount, columns["reward"][last]), reward)
             discount = torch.where(goes_on, discount * gamma, discount)
         discount = discount.masked_fill_(columns["terminated"][last], 0.0)
         return Batch(self.obs(slots), columns["action"][slots], reward, discount, self.obs(self.next(last)))
 
+    def reread(self) -> None:
+        """Is called after reading, and before `done` is read: where somebody else writes to the replay, what may have
+        been overwritten meanwhile is taken out of `done`. Nobody does that here.
+        """
+
     def obs(self, slots: torch.Tensor) -> PolicyObs:
         """The observations in some slots."""
         found = {name.removeprefix(OBS): self.columns[name].index_select(0, slots) for name in self.obs_names}
         return found[""] if self.one_obs else found
+
+    def change_obs(self, change: Callable[[PolicyObs], PolicyObs]) -> None:
+        """Puts what `change` makes of observations in their place, some at a time."""
+        every = torch.arange(self.slots, device=self.device)
+        starts = range(0, self.slots, CHANGED)
+        parts = [self._parts(change(self.obs(every[start : start + CHANGED]))) for start in starts]
+        for name in self.obs_names:
+            self.columns[name] = torch.cat([part[name] for part in parts])
 
     def next(self, slots: torch.Tensor) -> torch.Tensor:
         """The slots after some, of the same envs."""
@@ -274,8 +297,13 @@ class Replay:
             self._free(self.slot(self.heads[envs], envs))
 
     def _draw(self, count: int) -> torch.Tensor:
-        """Slots of transitions, by rejection: nearly every slot holds one."""
+        """Slots of transitions, by rejection: nearly every slot holds one, unless files of a resumed run are gone."""
+        if not self.size:
+            raise DataError("there is nothing in the replay to learn from.")
         limit = min(self.rows, int(self.heads.max()) + 1) * self.num_envs
+        if 4 * self.size < limit:
+            there = self.transitions()
+            return there[torch.randint(len(there), (count,), device=self.device)]
         found = torch.zeros(0, dtype=torch.int64, device=self.device)
         while len(found) < count:
             wanted = int((count - len(found)) * 1.05 * limit / self.size) + 16

@@ -23,7 +23,7 @@ from plaudit.errors import CheckpointError, ConfigError, OutputError
 from plaudit.files import whole_file
 from plaudit.rl.obs import ObsDim
 from plaudit.rl.relabel import Layout
-from plaudit.rl.replay import NUMBER, Replay
+from plaudit.rl.replay import NUMBER, Allocate, Replay, check_room
 
 logger = logging.getLogger("plaudit")
 
@@ -35,6 +35,8 @@ SUFFIX = ".safetensors"
 
 class Keeper(Protocol):
     """Keeps a replay on the disk."""
+
+    replay: Replay
 
     def changed(self, *columns: str) -> None:
         """Takes note that columns have changed in all slots, the old ones too."""
@@ -59,13 +61,16 @@ def open_replay(
     extras: Layout | None = None,
     storage: Literal["memory", "disk"] = "memory",
     folder: Path | None = None,
+    allocate: Allocate | None = None,
 ) -> tuple[Replay, Keeper | None]:
     """A replay that lives in memory or in files, with the other arguments of `Replay`, and who keeps it in `folder`:
-    nobody where that is `None`.
+    nobody where that is `None`. `allocate` gives the memory.
     """
     keeper: Keeper | None = None
     if storage == "memory":
-        replay = Replay(capacity, num_envs, obs_dim, action_dim, device, extras=extras)
+        replay = Replay(capacity, num_envs, obs_dim, action_dim, device, extras=extras, allocate=allocate)
+        if allocate is not None:  # It has not been taken yet: that happens when it is written to.
+            check_room({name: (part.shape[1:], part.dtype) for name, part in replay.columns.items()}, replay.slots)
         keeper = None if folder is None else ReplayLog(replay, folder)
     elif folder is None:
         raise ConfigError("algorithm.cfg.storage is 'disk', but this run has no folder to keep it in.")
@@ -101,6 +106,10 @@ class ReplayLog:
         self._changed: set[str] = set()
         self._heads: dict[int, torch.Tensor] = {}
         self._outlived: list[Path] = []  # Files of a time after the checkpoint that was loaded.
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Another process that goes on with it has a replay of its own.
+        return {name: value for name, value in vars(self).items() if name != "replay"}
 
     def changed(self, *columns: str) -> None:
         self._changed.update(columns)
@@ -141,12 +150,16 @@ class ReplayLog:
                 continue
             content = _read(path)
             envs = content.pop(_ENV)
-            slots = replay.slot(content[NUMBER], envs)
-            for name, values in content.items():
-                replay.columns[name][slots] = values.to(replay.device)
             self._heads[number] = _newest(content[NUMBER], envs, replay.num_envs)
+            slots = replay.slot(content[NUMBER], envs).to(replay.device)
+            # What changed later is of no use where the file is gone that holds the rest of it.
+            whole = "done" in content
+            there = whole | (replay.columns[NUMBER][slots] == content[NUMBER].to(replay.device))
+            for name, values in content.items():
+                replay.columns[name][slots[there]] = values.to(replay.device)[there]
         replay.heads.copy_(state["heads"])
         _forget(replay)
+        _tell_missing(replay, state, self.folder)
         self.last, self._saved = int(state["last"]), replay.heads.clone()
 
     def _file(self, number: int) -> Path:
@@ -165,6 +178,9 @@ class ReplayLog:
         slots = self.replay.slot(numbers, envs)
         content = {name: self.replay.columns[name][slots].cpu() for name in columns}
         content |= {NUMBER: numbers, _ENV: envs}
+        if "done" in content:
+            self.replay.reread()
+            content["done"] = self.replay.columns["done"][slots].cpu()
         self.last += 1
         path = self._file(self.last)
         with whole_file(path) as temporary:
@@ -224,21 +240,27 @@ class MappedFiles:
         _check_same(self.replay, state)
         self.replay.heads.copy_(state["heads"])
         _forget(self.replay)
-
-
-def as_words(layout: Layout) -> dict[str, list[Any]]:
-    """A layout, for a checkpoint."""
-    return {name: [list(shape), str(kind).removeprefix("torch.")] for name, (shape, kind) in layout.items()}
-
-
-def from_words(words: Mapping[str, Sequence[Any]]) -> Layout:
-    """What `as_words` was given."""
-    return {name: (tuple(shape), getattr(torch, kind)) for name, (shape, kind) in words.items()}
+        _tell_missing(self.replay, state, self.folder)
 
 
 def filled(replay: Replay) -> dict[str, Any]:
-    """How far a replay was filled, for a checkpoint."""
-    return {"heads": replay.heads.clone(), "rows": replay.rows}
+    """What a replay is and how far it was filled, for a checkpoint."""
+    extras = {name: [list(shape), str(kind).removeprefix("torch.")] for name, (shape, kind) in replay.extras.items()}
+    obs = {name: list(replay.columns[name].shape[1:]) for name in replay.obs_names}
+    return {"heads": replay.heads.clone(), "rows": replay.rows, "size": len(replay), "extras": extras, "obs": obs}
+
+
+def replay_for(
+    state: Mapping[str, Any], obs_dim: ObsDim, action_dim: int, device: torch.device | str = "cpu"
+) -> Replay:
+    """An empty replay with as much room as the one that a keeper's `state_dict` is of, for `load` to fill."""
+    return Replay(
+        state["rows"] * len(state["heads"]), len(state["heads"]), obs_dim, action_dim, device, extras=_extras(state)
+    )
+
+
+def _extras(state: Mapping[str, Any]) -> Layout:
+    return {name: (tuple(shape), getattr(torch, kind)) for name, (shape, kind) in state["extras"].items()}
 
 
 def _read(path: Path) -> dict[str, torch.Tensor]:
@@ -261,6 +283,40 @@ def _check_same(replay: Replay, state: Mapping[str, Any]) -> None:
         raise CheckpointError(
             f"the replay of the checkpoint has {state['rows']} slots for each of {len(state['heads'])} envs, but here "
             f"are {replay.rows} for {replay.num_envs}. Keep algorithm.cfg.capacity and the number of envs as they were."
+        )
+    theirs = _extras(state)
+    if theirs != replay.extras:
+        name = next(name for name in {**theirs, **replay.extras} if theirs.get(name) != replay.extras.get(name))
+        raise CheckpointError(
+            "what rewards depend on is kept in the replay, but that of the checkpoint and this run's differ in "
+            f"'{name}'. Keep reward.use_reward_model, and the cameras and sizes that the model looks at, as they were, "
+            "or begin a new run with runtime.resume, which takes up the policy alone."
+        )
+    there, here = state["obs"], {name: list(replay.columns[name].shape[1:]) for name in replay.obs_names}
+    if there != here:
+        raise CheckpointError(
+            f"the replay of the checkpoint keeps observations of the shapes {there}, but this run's are {here}. Keep "
+            "what is observed as it was and, with a frozen encoder, algorithm.cfg.image_shift: at 0, what it sees is "
+            "kept in the place of pictures."
+        )
+
+
+def _tell_missing(replay: Replay, state: Mapping[str, Any], folder: Path) -> None:
+    """Says how much of a replay was not found again; where that is all of it, going on would be another run."""
+    kept, found = state["size"], len(replay)
+    if kept and not found:
+        raise CheckpointError(
+            f"nothing is left of the {kept:,} transitions that the checkpoint was saved with: '{folder}' does not hold "
+            "them. Put its files back, resume from a newer checkpoint, or begin a new run with runtime.resume, which "
+            "takes up the policy alone."
+        )
+    if found < kept:
+        logger.warning(
+            "of the %s transitions that the checkpoint was saved with, '%s' holds %s: the run goes on with those. "
+            "Files are missing, or newer transitions have taken the place of the others.",
+            f"{kept:,}",
+            folder,
+            f"{found:,}",
         )
 
 

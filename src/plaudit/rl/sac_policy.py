@@ -5,52 +5,49 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 import torch
 
 from plaudit.config.algorithms import SACPolicyConfig
 from plaudit.config.schema import NetworkConfig
 from plaudit.errors import ConfigError
 from plaudit.rl import squashed
-from plaudit.rl.actor_critic import ALMOST_ONE, split_space
+from plaudit.rl.box_policy import BoxPolicy, build_encoder, cameras_of, join, split_space
+from plaudit.rl.encoders import ImageEncoder
 from plaudit.rl.ensemble import Ensemble
-from plaudit.rl.obs import PolicyObs
+from plaudit.rl.obs import ObsDim, PolicyObs
 from plaudit.rl.policy import Policy, both_networks
 
 FIRST_ACTION, FIRST_VALUE = 0.01, 0.1
 """Gains of the last layers at the start: all actions are about as likely, and hardly anything is valued."""
 
 
-class SACPolicy(Policy):
-    """Actions and values live in units in which the action space is [-1, 1]; actions leave in the space's own.
+class SACPolicy(BoxPolicy):
+    """Actor and critics are given the same: vectors, and what one encoder sees in all cameras.
 
     Args:
-        obs_space: A vector `Box`, or a `Dict` of vectors.
+        obs_space: A vector `Box`, or a `Dict` of vectors and cameras (H, W, channels).
         action_space: A vector `Box` with finite bounds.
         device: Where the policy lives.
-        actor: Observations (n, d) to means and logarithms of standard deviations, (1, n, 2 action_dim).
-        critics: Observations and actions (n, d + action_dim) to values, (E, n, 1).
+        config: Of the encoder.
+        actor: Features (n, d) to means and logarithms of standard deviations, (1, n, 2 action_dim).
+        critics: Features and actions (n, d + action_dim) to values, (E, n, 1).
+        encoder: Cameras to features, or `None`.
     """
-
-    centre: torch.Tensor
-    reach: torch.Tensor
 
     def __init__(
         self,
         obs_space: gym.Space[Any],
         action_space: gym.spaces.Box,
         device: torch.device,
+        config: SACPolicyConfig,
         actor: Ensemble,
         critics: Ensemble,
+        encoder: ImageEncoder | None = None,
     ) -> None:
-        super().__init__()
-        self.device = torch.device(device)
-        self.vectors, _ = split_space(obs_space)
-        self.actor, self.critics = actor, critics
-        low, high = torch.as_tensor(action_space.low), torch.as_tensor(action_space.high)
-        self.register_buffer("centre", ((low + high) / 2).float(), persistent=False)
-        self.register_buffer("reach", ((high - low) / 2).float(), persistent=False)
-        self.unit = bool((self.centre == 0).all() and (self.reach == 1).all())
+        super().__init__(obs_space, action_space, device, config)
+        if not self.bounded:
+            raise ConfigError("policy.name 'sac' needs an action space with finite bounds; use actor_critic.")
+        self.actor, self.critics, self.encoder = actor, critics, encoder
         self.to(self.device)
 
     @classmethod
@@ -66,14 +63,15 @@ class SACPolicy(Policy):
         """Makes the networks that the blocks `actor` and `critic` describe, and the policy around them."""
         actor, critic = both_networks("sac", actor, critic)
         vectors, cameras = split_space(obs_space)
-        if cameras:
+        # The encoder learns from the critics alone, and a replay that keeps pictures is large.
+        if cameras and not actor.type == critic.type == "cnn":
             raise ConfigError(
-                f"policy.name 'sac' reads vectors, but the env observes the cameras {', '.join(cameras)}; use "
-                "env.cfg.obs_mode=state."
+                f"policy.name 'sac' must look where the env observes cameras ({', '.join(cameras)}): set both "
+                "policy.actor.type and policy.critic.type to cnn, or observe none with env.cfg.obs_mode=state."
             )
-        if not np.isfinite([action_space.low, action_space.high]).all():
-            raise ConfigError("policy.name 'sac' needs an action space with finite bounds; use actor_critic.")
-        size, actions = sum(vectors.values()), action_space.shape[0]
+        encoder = build_encoder(cameras, config) if "cnn" in (actor.type, critic.type) else None
+        size = sum(vectors.values()) + (0 if encoder is None else encoder.features)
+        actions = action_space.shape[0]
         make_actor = Ensemble(
             1, size, actor.hidden_sizes, 2 * actions, actor.activation, config.actor_layer_norm, FIRST_ACTION
         )
@@ -86,54 +84,75 @@ class SACPolicy(Policy):
             config.critic_layer_norm,
             FIRST_VALUE,
         )
-        return cls(obs_space, action_space, device, make_actor, critics)
+        return cls(obs_space, action_space, device, config, make_actor, critics, encoder)
 
     def act(self, obs: PolicyObs, deterministic: bool = False, noise: torch.Tensor | None = None) -> torch.Tensor:
-        """Actions (n, action_dim) alone, without what critics think of them: for whoever only acts."""
-        outputs = self.actor(self.vector(obs))[0]
+        return self._chosen(self.actor(self.features(obs))[0], deterministic, noise)
+
+    def get_action(
+        self, obs: PolicyObs, deterministic: bool = False, noise: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        features = self.features(obs)
+        outputs = self.actor(features)[0]
+        action = self._chosen(outputs, deterministic, noise)
+        return action, self._log_prob(outputs, action), self._values(features, action).mean(0)
+
+    def get_value(self, obs: PolicyObs) -> torch.Tensor:
+        """What the critics together think of the action that the actor likes best."""
+        features = self.features(obs)
+        best = self._chosen(self.actor(features)[0], True, None)
+        return self._values(features, best).mean(0)
+
+    def get_q(self, obs: PolicyObs, actions: torch.Tensor) -> torch.Tensor:
+        """Every critic's value of some actions, (E, n)."""
+        return self._values(self.features(obs), actions)
+
+    def evaluate_actions(
+        self, obs: PolicyObs, actions: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """As the contract has it; the entropy is that of one draw, since there is no closed form."""
+        features = self.features(obs)
+        outputs = self.actor(features)[0]
+        drawn = squashed.draw(outputs, torch.randn_like(actions))
+        value = self._values(features, actions).mean(0)
+        return self._log_prob(outputs, actions), self.log_volume - drawn.log_prob, value
+
+    def features(self, obs: PolicyObs) -> torch.Tensor:
+        """What actor and critics are given of observations, (n, d): vectors, then what the encoder sees."""
+        vector = self.vector(obs) if self.vectors else None
+        return join(vector, None if self.encoder is None else self.encoder(cameras_of(obs)))
+
+    @property
+    def frozen(self) -> bool:
+        """Whether there is an encoder, and it stays as it is."""
+        return self.encoder is not None and self.encoder.frozen
+
+    @torch.no_grad()
+    def digest(self, obs: PolicyObs) -> PolicyObs:
+        """Observations with what a frozen encoder makes of pictures in their place; everything here takes those too."""
+        assert self.encoder is not None and self.encoder.frozen
+        digested = self.encoder.digest(cameras_of(obs))
+        return {**obs, **digested} if isinstance(obs, dict) else digested[""]
+
+    def digested(self, dims: ObsDim) -> ObsDim:
+        """The shapes of what `digest` gives, for those of observations."""
+        assert self.encoder is not None and isinstance(dims, dict)
+        return dims | {name: (tower.places,) for name, tower in self.encoder.by_camera.items()}
+
+    def _chosen(self, outputs: torch.Tensor, deterministic: bool, noise: torch.Tensor | None) -> torch.Tensor:
+        """Actions in the space's units, by what the actor has put out."""
         mean, raw = outputs.chunk(2, -1)
         if deterministic:
             return self.to_space(mean.tanh())
         spread = raw.clamp(*squashed.LOG_STD).exp() * (torch.randn_like(mean) if noise is None else noise)
         return self.to_space((mean + spread).tanh())
 
-    def get_action(
-        self, obs: PolicyObs, deterministic: bool = False, noise: torch.Tensor | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        action = self.act(obs, deterministic, noise)
-        log_prob, _, value = self.evaluate_actions(obs, action)
-        return action, log_prob, value
+    def _log_prob(self, outputs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+        """Log density (n,) of actions in the space's units."""
+        before = self.to_unit(actions).clamp(-squashed.ALMOST_ONE, squashed.ALMOST_ONE).atanh()
+        return squashed.log_prob(outputs, before) - self.log_volume
 
-    def get_value(self, obs: PolicyObs) -> torch.Tensor:
-        """What the critics together think of the action that the actor likes best."""
-        return self.get_q(obs, self.act(obs, deterministic=True)).mean(0)
-
-    def get_q(self, obs: PolicyObs, actions: torch.Tensor) -> torch.Tensor:
-        """Every critic's value of some actions, (E, n)."""
-        values: torch.Tensor = self.critics(torch.cat([self.vector(obs), self.to_unit(actions)], -1))
+    def _values(self, features: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+        """Every critic's value of actions in the space's units, (E, n)."""
+        values: torch.Tensor = self.critics(torch.cat([features, self.to_unit(actions)], -1))
         return values.squeeze(-1)
-
-    def evaluate_actions(
-        self, obs: PolicyObs, actions: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """As the contract has it; the entropy is that of one draw, since there is no closed form."""
-        outputs = self.actor(self.vector(obs))[0]
-        volume = self.reach.log().sum()
-        before = self.to_unit(actions).clamp(-ALMOST_ONE, ALMOST_ONE).atanh()
-        drawn = squashed.draw(outputs, torch.randn_like(before))
-        value = self.get_q(obs, actions).mean(0)
-        return squashed.log_prob(outputs, before) - volume, volume - drawn.log_prob, value
-
-    def vector(self, obs: PolicyObs) -> torch.Tensor:
-        """All vector observations side by side, (n, d)."""
-        if isinstance(obs, torch.Tensor):
-            return obs
-        return torch.cat([obs[key] for key in self.vectors], -1)
-
-    def to_space(self, action: torch.Tensor) -> torch.Tensor:
-        """From [-1, 1] to the action space's units."""
-        return action if self.unit else self.centre + self.reach * action
-
-    def to_unit(self, action: torch.Tensor) -> torch.Tensor:
-        """From the action space's units to [-1, 1]."""
-        return action if self.unit else (action - self.centre) / self.reach

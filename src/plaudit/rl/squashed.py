@@ -13,6 +13,9 @@ from plaudit.rl.gaussian import LOG_2PI
 LOG_STD = (-20.0, 2.0)
 """The logarithm of the standard deviation is kept within these, as in the paper's code."""
 
+ALMOST_ONE = 1.0 - 2.0**-24
+"""The largest float32 below one: squashed actions are kept within it, so that their inverse exists."""
+
 
 class Draw(NamedTuple):
     """Actions that were drawn, and what their gradient needs; (n, action_dim) each, `log_prob` (n,).

@@ -13,16 +13,17 @@ import torch
 
 from plaudit.config.schema import RuntimeConfig
 from plaudit.envs.base import VecEnv
-from plaudit.errors import CheckpointError, ConfigError, DataError, EnvError, PlauditError
+from plaudit.errors import CheckpointError, DataError, EnvError
 from plaudit.rl import checkpoint
 from plaudit.rl.algorithms.base import BaseAlgorithm
-from plaudit.rl.evaluate import evaluate
-from plaudit.rl.guard import Interrupt, check_finite, check_step
+from plaudit.rl.evaluate import best_metric, evaluate
+from plaudit.rl.guard import Interrupt, check_finite
 from plaudit.rl.logging import Listener
 from plaudit.rl.obs import FlatView, PolicyObs, check_same_spaces, flat, map_obs, obs_dim
 from plaudit.rl.policy import Policy
 from plaudit.rl.relabel import Relabelled
 from plaudit.rl.rng import rng_state, set_rng_state
+from plaudit.rl.rollouts import RolloutWatch
 from plaudit.rl.run import RunFolder
 from plaudit.rl.stats import TrainingStats
 
@@ -30,9 +31,6 @@ logger = logging.getLogger("plaudit")
 
 EVAL_SEED = 1_000_003
 """Added to the run's seed for evaluations, so that they never meet training's episodes."""
-
-COUNTED = ("success", "env_reward", "rewards", "metrics")
-"""Entries of a step's info that statistics are made of."""
 
 COUNTERS = ("step", "iteration", "seconds", "best", "best_step", "last_eval", "last_eval_step", "version")
 """Attributes of the trainer that a checkpoint holds."""
@@ -55,7 +53,7 @@ class Trainer:
         until: Asked after every iteration; training ends once it says so.
 
     Attributes:
-        step: Env steps taken, all envs counted.
+        step: Env steps taken, all envs counted; gradient steps where the algorithm takes none.
         iteration: Iterations done.
         best: Highest `best_metric` of the evaluations, or `None`.
         exact_resume: Whether `load` took up the running episodes too; `None` where nothing was loaded.
@@ -89,6 +87,7 @@ class Trainer:
         self.last_eval_step = 0
         self.exact_resume: bool | None = None
         self.obs: PolicyObs | None = None
+        self._saved = time.perf_counter()
         self.stats = TrainingStats(env.num_envs, env.device)
         self.relabelled = env if isinstance(env, Relabelled) else None
         self.deferred = self.relabelled is not None and self.relabelled.defer(algorithm.relabels)
@@ -108,10 +107,13 @@ class Trainer:
             with Interrupt() as interrupt:
                 while self.iteration < total and not self._reached and not interrupt.asked:
                     self._iterate(total)
+                if self.iteration >= total:
+                    self.algorithm.catch_up(lambda: interrupt.asked)
                 self._save("latest.pt")
                 if not interrupt.asked and self.eval_env is not None and self.last_eval_step < self.step:
                     self._evaluate()
                     self._save("latest.pt")
+                self.algorithm.flush()
                 return self._summary(interrupt.asked)
         finally:
             for listener in self.listeners:
@@ -138,56 +140,21 @@ class Trainer:
             self._evaluate()
         if self._due(self.settings.save_freq, before):
             self._save_numbered()
+        elif 0 < self.settings.save_seconds <= time.perf_counter() - self._saved:
+            self._save("latest.pt")
 
     def _collect(self) -> dict[str, Any]:
         """One rollout, from where the last one stopped."""
         if self.obs is None:
             self.obs = self._begin(self.settings.seed)
         view = FlatView(self.env, self.obs)
-        told = 0
-        later: list[tuple[torch.Tensor, dict[str, Any]]] = []
-
-        def on_step(
-            obs: PolicyObs,
-            actions: torch.Tensor,
-            reward: torch.Tensor,
-            done: torch.Tensor,
-            info: dict[str, Any],
-            next_obs: PolicyObs,
-        ) -> None:
-            nonlocal told
-            told += 1
-            when = f"step {told} of iteration {self.iteration + 1}"
-            check_step(next_obs, reward, done, info.get("final_obs"), when)
-            if self.deferred:
-                later.append((done, {name: info.get(name) for name in COUNTED}))
-            else:
-                self.stats.add(reward, done, info)
-
+        watch = RolloutWatch(self.stats, self.deferred, f"iteration {self.iteration + 1}")
         extra = self.algorithm.collect_rollout(
-            view, self.policy, self.obs, self.settings.rollout_steps, on_step_callback=on_step
+            view, self.policy, self.obs, self.settings.rollout_steps, on_step_callback=watch
         )
-        if told < max(view.steps, 1):
-            raise PlauditError(
-                f"{type(self.algorithm).__name__}.collect_rollout took {view.steps} steps and called on_step_callback "
-                f"{told} times; it must call it after each step, with (obs, actions, reward, done, info, next_obs)."
-            )
         self.obs = view.obs
-        if self.deferred:
-            self._count(view, later)
+        watch.finish(view, type(self.algorithm).__name__, acts=self.algorithm.gradient_steps is None)
         return extra
-
-    def _count(self, view: FlatView, steps: list[tuple[torch.Tensor, dict[str, Any]]]) -> None:
-        """Takes steps into the statistics whose rewards were given together afterwards."""
-        if view.settled is None:
-            raise PlauditError(
-                f"{type(self.algorithm).__name__} has relabels = True, but collect_rollout did not call "
-                "plaudit.rl.relabel.settle(env) for the rewards of its steps."
-            )
-        for number, (done, info) in enumerate(steps):
-            reward = view.settled.reward[number]
-            check_finite(reward, "reward", f"step {number + 1} of iteration {self.iteration + 1}")
-            self.stats.add(reward, done, {**info, "verdict": view.settled.verdict[number]})
 
     def _begin(self, seed: int) -> PolicyObs:
         """New episodes, and their first observations."""
@@ -197,7 +164,7 @@ class Trainer:
         return obs
 
     def _log(self, losses: dict[str, Any], steps_per_second: float) -> None:
-        metrics = {f"train/{name}": float(value) for name, value in losses.items()}
+        metrics = {name if "/" in name else f"train/{name}": float(value) for name, value in losses.items()}
         metrics |= self.stats.flush()
         if self.relabelled is not None:
             metrics |= self.relabelled.report()
@@ -214,12 +181,12 @@ class Trainer:
         seed = self.settings.seed + EVAL_SEED
         try:
             result = evaluate(self.policy, self.eval_env, self.settings.eval_episodes, seed).metrics
-            name = self._best_metric(result)
+            name = best_metric(self.settings.best_metric, result, self.env)
         except Exception:
             # Whatever is wrong with the evaluation, what was learned is kept.
             self._save("latest.pt")
             raise
-        if self.last_eval and name != self._best_metric(self.last_eval):
+        if self.last_eval and name != best_metric(self.settings.best_metric, self.last_eval, self.env):
             # An env may begin to tell success late; until then the return was the metric.
             self.best = None
         if self.relabelled is not None and self.version != self.relabelled.version:
@@ -240,21 +207,6 @@ class Trainer:
             return {}
         return {name.replace("/", "_"): value for name, value in self.eval_env.watched().items()}
 
-    def _best_metric(self, result: dict[str, float]) -> str:
-        """The evaluation metric that picks the best checkpoint."""
-        name: str = self.settings.best_metric
-        if name == "auto":
-            # The best by a learned reward is the best to that reward: the truth is for people to see.
-            headline = self.env.headline if self.relabelled is None else f"model_{self.env.headline}"
-            return headline if headline in result else "return"
-        name = name.removeprefix("eval/")
-        if name not in result:
-            raise ConfigError(
-                f"runtime.best_metric is '{name}', but {type(self.env).__name__} told no success in the evaluation. "
-                f"Use auto, {' or '.join(result)}."
-            )
-        return name
-
     @property
     def _reached(self) -> bool:
         """Whether an evaluation was as good as `runtime.stop_at` asks, or `until` says that it is enough."""
@@ -264,7 +216,7 @@ class Trainer:
 
     @property
     def _steps_per_iteration(self) -> int:
-        return self.settings.rollout_steps * self.env.num_envs
+        return self.algorithm.gradient_steps or self.settings.rollout_steps * self.env.num_envs
 
     def _due(self, every: int, before: int) -> bool:
         """Whether a multiple of `every` steps was passed since `before`."""
@@ -273,10 +225,11 @@ class Trainer:
     def _summary(self, interrupted: bool) -> dict[str, Any]:
         return {
             "steps": self.step,
+            "counted": "env steps" if self.algorithm.gradient_steps is None else "gradient steps",
             "iterations": self.iteration,
             "seconds": self.seconds,
             "steps_per_second": self.step / self.seconds if self.seconds else 0.0,
-            "best_metric": self._best_metric(self.last_eval) if self.last_eval else None,
+            "best_metric": best_metric(self.settings.best_metric, self.last_eval, self.env) if self.last_eval else None,
             "best": self.best,
             "best_step": self.best_step,
             "eval": self.last_eval,
@@ -285,28 +238,21 @@ class Trainer:
         }
 
     def _save_numbered(self) -> None:
+        self._save(f"step_{self.step}.pt")
+
+    def _save(self, name: str, with_env: bool = True) -> None:
+        """Writes a checkpoint under the run, if there is one."""
         if self.run is None:
             return
-        path = self._save(f"step_{self.step}.pt")
-        checkpoint.link(path, self.run.latest)
-        checkpoint.prune(self.run.checkpoints, self.settings.keep_checkpoints)
-
-    def _save(self, name: str, with_env: bool = True) -> Any:
-        """Writes a checkpoint under the run, if there is one, and returns its path."""
-        if self.run is None:
-            return None
-        path = self.run.checkpoints / name
-        self.algorithm.save_data()
-        checkpoint.save(path, self.state_dict(with_env))
-        return path
+        folder = checkpoint.CheckpointFolder(self.run.checkpoints, self.settings.keep_checkpoints)
+        self.algorithm.save(folder, name, self.state_dict(with_env))
+        self._saved = time.perf_counter()
 
     def state_dict(self, with_env: bool = True) -> dict[str, Any]:
-        """All that an exact resume needs."""
+        """All that an exact resume needs beside what the algorithm has to say."""
         keeps = with_env and self.env.can_save_state and self.obs is not None
         return {
             "policy": self.policy.state_dict(),
-            "algorithm_class": type(self.algorithm).__name__,
-            "algorithm": self.algorithm.state_dict(),
             "trainer": {name: getattr(self, name) for name in COUNTERS},
             "stats": self.stats.state_dict(),
             "num_envs": self.env.num_envs,
@@ -323,17 +269,18 @@ class Trainer:
     def load(self, path: str | Path) -> None:
         """Takes up a run where a checkpoint left it: exactly, if the env can save its state, else with new episodes."""
         content = checkpoint.load(path)
-        if missing := [key for key in self.state_dict(with_env=False) if key not in content and key not in LATER]:
+        wanted = [*checkpoint.OF_ALGORITHM, *self.state_dict(with_env=False)]
+        if missing := [key for key in wanted if key not in content and key not in LATER]:
             raise CheckpointError(f"the checkpoint '{path}' cannot be resumed from: it has no '{missing[0]}'.")
         checkpoint.load_policy(self.policy, content["policy"], path)
-        theirs, ours = content["algorithm_class"], type(self.algorithm).__name__
+        theirs, ours = content["algorithm_class"], self.algorithm.kind
         if theirs != ours:
             raise CheckpointError(f"the checkpoint '{path}' is of another algorithm: {ours} here, {theirs} there.")
         self.algorithm.load_state_dict(content["algorithm"])
         for name in COUNTERS:
             setattr(self, name, content["trainer"].get(name, getattr(self, name)))
-        if self.last_eval:
-            self._best_metric(self.last_eval)  # Better refused now than at the next evaluation.
+        if self.last_eval:  # Better refused now than at the next evaluation.
+            best_metric(self.settings.best_metric, self.last_eval, self.env)
         for listener in self.listeners:
             listener.on_resume(self.step)
             if (state := content.get("listeners", {}).get(type(listener).__name__)) is not None:

@@ -214,7 +214,10 @@ def _expert(env: VecEnv) -> Act:
     """The task's own expert, which looks at the true state and not at observations."""
     expert = getattr(env, "expert_action", None)
     if expert is None:
-        raise ConfigError(f"reward.data_collection.actors: {type(env).__name__} has no scripted expert.")
+        raise ConfigError(
+            f"reward.data_collection.actors: {type(env).__name__} has no scripted expert. Let a trained policy act: "
+            "[{kind: policy, checkpoint: <a run>}]."
+        )
     env.reset(0)
     shape = tuple(expert().shape)
     if shape != (env.num_envs, *env.action_space.shape):
@@ -246,6 +249,6 @@ def _policy(path: Path, env: VecEnv) -> Act:
 
     def act(obs: Any) -> torch.Tensor:
         with torch.no_grad():
-            return policy.get_action(flat(obs), deterministic=True)[0]
+            return policy.act(flat(obs), deterministic=True)
 
     return act

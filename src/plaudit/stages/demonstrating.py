@@ -2,51 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from plaudit.config.convert import to_dict
 from plaudit.episodes.episode import Episode
 from plaudit.errors import DataError
-from plaudit.rewards.evidence import FRAME
+from plaudit.rewards.evidence import FRAME, PICTURED, PLAIN
 from plaudit.rewards.steps import asked
-from plaudit.rl.demonstrations import Told, check, chosen, demonstrations, own_rewards
+from plaudit.rl.demonstrations import Told, any_rewards, check, chosen, demonstrations, own_rewards
 
 if TYPE_CHECKING:
     from plaudit.envs.base import VecEnv
     from plaudit.rewards.env import RewardedEnv
+    from plaudit.rewards.pipeline import RewardManager
     from plaudit.rl.algorithms import BaseAlgorithm
     from plaudit.rl.relabel import Layout
 
 
-def pick(algorithm: BaseAlgorithm, env: VecEnv, cameras: Sequence[str] | None) -> list[Episode]:
-    """The demonstrations that an algorithm's config names, if it does: those that fit the env, or an error.
+HARMLESS = {
+    *("cameras", "camera_size", "frames", "randomize", "shader", "show_goal", "draft"),
+    *("num_envs", "expert", "vectorization", "worker_timeout", "workers", "sim_backend"),
+    *("episode_length", "max_episode_steps"),
+}
+"""Keys of envs in which demonstrations may differ: how an env looks, how it is run, and when the clock ends an episode,
+which is bootstrapped from. Any other may change what an action does, or what it is worth."""
+
+REWARDING = ("reward_", "success_")
+"""What those keys begin with that change only the env's own reward."""
+
+
+def pick(algorithm: BaseAlgorithm, env: VecEnv, manager: RewardManager | None) -> list[Episode]:
+    """The demonstrations that an algorithm wants, if it does: those that fit the env, or an error.
 
     Args:
         algorithm: Any.
         env: Training envs, with their own rewards.
-        cameras: That the reward model looks at; `None` where the env's own rewards are learned from.
+        manager: The reward model; `None` where the env's own rewards are learned from.
     """
     from plaudit.episodes.formats import load_episodes
-    from plaudit.rl.algorithms.sac import SAC
 
-    if not isinstance(algorithm, SAC) or algorithm.cfg.demonstrations is None:
+    if algorithm.wants is None:
         return []
-    place = Path(algorithm.cfg.demonstrations)
+    place = Path(algorithm.wants.place)
     if not place.exists():
         raise DataError(
             f"algorithm.cfg.demonstrations: there is nothing at '{place}'. Collect some with plaudit collect, or name "
             "another data set."
         )
-    episodes = chosen(load_episodes(place), algorithm.cfg.num_demonstrations)
+    episodes = chosen(load_episodes(place), algorithm.wants.episodes, env.headline)
     for episode in episodes:
         check(episode, env.observation_space, env.action_space)
-        if cameras is None:
-            _check_same_reward(episode, env)
-        elif missing := [camera for camera in cameras if camera not in episode.frames]:
+        _check_same_rules(episode, env, manager, algorithm.wants.rewarded)
+        cameras = () if manager is None or not algorithm.wants.rewarded else manager.artifact.cameras
+        if missing := [camera for camera in cameras if camera not in episode.frames]:
             raise DataError(
                 f"demonstration '{episode.id}' has no pictures of '{missing[0]}', which the reward model looks at."
             )
@@ -56,33 +70,37 @@ def pick(algorithm: BaseAlgorithm, env: VecEnv, cameras: Sequence[str] | None) -
 def show(algorithm: BaseAlgorithm, env: VecEnv, episodes: Sequence[Episode]) -> None:
     """Gives an algorithm, whose buffer is there already, what `pick` found, with the rewards that `env` gives."""
     from plaudit.rewards.env import RewardedEnv
-    from plaudit.rl.algorithms.sac import SAC
 
-    if not isinstance(algorithm, SAC) or not episodes:
+    if not episodes:
         return
     spaces = env.observation_space, env.action_space, env.device
-    if isinstance(env, RewardedEnv):
+    if algorithm.wants is not None and not algorithm.wants.rewarded:
+        algorithm.show(demonstrations(episodes, *spaces, any_rewards))
+    elif isinstance(env, RewardedEnv):
         layout, judge = _layout(env, episodes[0]), _Judge(env)
         algorithm.show(demonstrations(episodes, *spaces, judge.tell, layout))
     else:
         algorithm.show(demonstrations(episodes, *spaces, own_rewards))
 
 
-def _check_same_reward(episode: Episode, env: VecEnv) -> None:
-    """Refuses rewards that were recorded with another kind of reward than the env's, where both say which."""
-    ours = getattr(getattr(env, "cfg", None), "reward_mode", None)
-    theirs: Any = (episode.meta.get("env_cfg") or {}).get("reward_mode")
-    if ours is not None and theirs is not None and ours != theirs:
-        raise DataError(
-            f"demonstration '{episode.id}' has rewards of env.cfg.reward_mode '{theirs}', but this run's are '{ours}'. "
-            "Collect demonstrations with this recipe."
-        )
+def _check_same_rules(episode: Episode, env: VecEnv, manager: RewardManager | None, rewarded: bool) -> None:
+    """Refuses what was recorded where an action did, or was worth, something else, as far as both sides tell."""
+    theirs: Mapping[str, Any] = episode.meta.get("env_cfg") or {}
+    ours = to_dict(vars(getattr(env, "cfg", None) or SimpleNamespace()))
+    replaced = not rewarded or (manager is not None and manager.settings.combine_mode == "replace")
+    for key in sorted((ours.keys() & theirs.keys()) - HARMLESS):
+        if ours[key] != theirs[key] and not (replaced and key.startswith(REWARDING)):
+            raise DataError(
+                f"demonstration '{episode.id}' was recorded with env.cfg.{key} {theirs[key]!r}, but this run has "
+                f"{ours[key]!r}: the same action would not do, or would not be worth, the same. Collect demonstrations "
+                "with this recipe."
+            )
 
 
 def _layout(env: RewardedEnv, episode: Episode) -> Layout:
     """What is kept of a demonstration, so that its rewards can be given again: its pictures themselves."""
     cameras = env.manager.artifact.cameras
-    plain = {"asked": torch.bool, "env_reward": torch.float32, "terminated_by_env": torch.bool}
+    plain = {**PLAIN, PICTURED: torch.bool}
     sizes = {FRAME + camera: episode.frames[camera].shape[1:] for camera in cameras}
     return {name: ((), kind) for name, kind in plain.items()} | {
         name: (tuple(shape), torch.uint8) for name, shape in sizes.items()
@@ -103,9 +121,8 @@ class _Judge:
         state = episode.state_at(np.arange(1, episode.length + 1))
         obs = {} if state is None else {"state": torch.from_numpy(np.array(state))}
         reward, terminated = self.env.again(seen, ended, obs)
-        version = torch.full((episode.length,), self.env.version, dtype=torch.int32)
-        told = {"reward": reward, "terminated": terminated, "ended": ended | terminated, "version": version}
-        return told | seen
+        version = torch.full((episode.length,), self.env.judge, dtype=torch.int32)
+        return {"reward": reward, "terminated": terminated, "ended": ended, "version": version} | seen
 
     def _seen(self, episode: Episode) -> dict[str, torch.Tensor]:
         count, settings = episode.length, self.env.manager.settings
@@ -125,7 +142,8 @@ class _Judge:
             for camera in self.env.manager.artifact.cameras
         }
         return {
-            "asked": torch.from_numpy(wanted),
+            "age": torch.from_numpy(instants.astype(np.int32)),
+            PICTURED: torch.from_numpy(there),
             "env_reward": torch.from_numpy(rewards),
             "terminated_by_env": torch.from_numpy(terminated),
             **frames,

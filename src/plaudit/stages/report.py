@@ -33,6 +33,9 @@ TAUGHT: dict[str, tuple[str, str, Colour]] = {
 }
 """The policies that a run compares, best story first."""
 
+CLONED: tuple[str, str, Colour] = ("Demonstrations", "cloned, without any reward", "three")
+"""The same of a policy that was taught by nobody else."""
+
 
 def report(path: Path, out: Path | None = None, *, quiet: bool = False) -> dict[str, Any]:
     """Writes one web page of what a folder holds: of a whole run, or only of a training or a fit."""
@@ -188,16 +191,14 @@ def _of_training(folder: Path) -> Report:
     success = run.result.get("test", {}).get(run.headline)
     episodes = run.config["runtime"]["eval_episodes"]
     rates = [] if success is None else [_tested(run, success, episodes)]
-    taught = "a reward model" if run.learned else "the env's own reward"
     if success is not None:
-        summary = (
-            f"A policy that was taught by {taught} succeeds in {success:.1%} of {episodes} fresh episodes of {run.env}."
-        )
+        where = f"{episodes} fresh episodes of {run.env}"
+        summary = f"A policy that was taught by {run.teacher} succeeds in {success:.1%} of {where}."
     else:
-        state = f"ended after {compact(steps)} env steps" if steps else "is not over"
-        summary = f"A policy for {run.env}, taught by {taught}; its training {state}."
+        state = f"ended after {compact(steps)} {run.counted}" if steps else "is not over"
+        summary = f"A policy for {run.env}, taught by {run.teacher}; its training {state}."
     return Report(
-        title=f"{run.env}, taught by {taught}",
+        title=f"{run.env}, taught by {run.teacher}",
         about=f"{folder.name} · {duration(run.result.get('seconds', 0.0))} of training",
         summary=summary,
         rates=rates,
@@ -215,7 +216,7 @@ def _of_training(folder: Path) -> Report:
 def _tested(run: TrainRun, success: float, episodes: int) -> Rate:
     from plaudit.rewards.bounds import rate_bounds
 
-    words, about, colour = TAUGHT["learned_reward" if run.learned else "dense_reward"]
+    words, about, colour = CLONED if run.cloned else TAUGHT["learned_reward" if run.learned else "dense_reward"]
     return Rate(words, about, success, *rate_bounds(round(success * episodes), episodes), episodes, colour)
 
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("plaudit")
 
-AXIS = "env steps"
 AUDIT = "audit.json"
 """What an audit leaves in the folder of a training run: `mood` (good, look, bad), `summary`, `head` and `rows` of a
 table, `refreshes` of the model, and `pictures`, each with its `file` in that folder, its `caption`, and `full` for one
@@ -74,6 +73,21 @@ class TrainRun:
         return bool(self.config.get("reward", {}).get("use_reward_model"))
 
     @property
+    def cloned(self) -> bool:
+        """Whether it only does as was shown: it learns on no reward, and its steps are gradient steps."""
+        return bool(self.config["algorithm"]["name"] == "bc")
+
+    @property
+    def teacher(self) -> str:
+        """What it learns from."""
+        return "demonstrations alone" if self.cloned else "a reward model" if self.learned else "the env's own reward"
+
+    @property
+    def counted(self) -> str:
+        """What its steps are."""
+        return "gradient steps" if self.cloned else "env steps"
+
+    @property
     def alone(self) -> bool:
         """Whether it learns on a reward model and nothing else."""
         return self.learned and self.config["reward"].get("combine_mode") == "replace"
@@ -121,17 +135,12 @@ def read_json(path: Path) -> dict[str, Any]:
 def curves_section(dense: TrainRun | None, learned: TrainRun | None) -> Section:
     """How success came about, and whether the model and the truth agree on it."""
     both = [run for run in (dense, learned) if run is not None]
-    truth = [
-        line
-        for run in both
-        for line in run.series(
-            run.headline, "on the learned reward" if run.learned else "on the env's reward", run.colour
-        )
-    ]
-    charts = [] if dense is None else [line_chart("True success", truth, axis=AXIS, share=True)]
+    axis = both[0].counted
+    truth = [line for run in both for line in run.series(run.headline, f"taught by {run.teacher}", run.colour)]
+    charts = [] if dense is None else [line_chart("True success", truth, axis=axis, share=True)]
     lead = "Dots are evaluations by the policy's mean action; the thin lines are the episodes in which it explores."
     if learned is not None:
-        charts.append(line_chart("Success by the model and in truth", _by_both(learned), axis=AXIS, share=True))
+        charts.append(line_chart("Success by the model and in truth", _by_both(learned), axis=axis, share=True))
         lead += (
             " Where the model's word and the truth part, the policy has found out how to fool its teacher: a gap that"
             " grows is reward hacking."
@@ -139,7 +148,7 @@ def curves_section(dense: TrainRun | None, learned: TrainRun | None) -> Section:
     for run in both:
         of = "learned" if run.learned else "env's own"
         lines = run.series("return", f"return of the {of} reward", run.colour)
-        charts.append(line_chart(f"Return of the {of} reward, an episode", lines, axis=AXIS))
+        charts.append(line_chart(f"Return of the {of} reward, an episode", lines, axis=axis))
     return Section("learning", "Learning", lead, charts=charts)
 
 

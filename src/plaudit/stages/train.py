@@ -88,25 +88,31 @@ def _train(
     from plaudit.rl import Trainer
     from plaudit.rl.logging import default_listeners
     from plaudit.rl.run import RunFolder
+    from plaudit.stages.apart import beside_learning, learn_elsewhere
     from plaudit.stages.demonstrating import pick, show
 
     if config.runtime.use_wandb and importlib.util.find_spec("wandb") is None:
         raise MissingDependencyError("runtime.use_wandb needs Weights & Biases: pip install 'plaudit[wandb]'.")
-    device = set_up(config, learning_threads(config.runtime.threads, looks=_looks(config)))
+    whole = config
+    device = learns_on = set_up(config, learning_threads(config.runtime.threads, looks=_looks(config)))
+    if config.runtime.mode == "async":
+        config, device = beside_learning(config)
     artifact = load_reward(config, checkpoint)
     with ExitStack() as stack:
         env, eval_env = (build_envs_for(config, use, device, stack, artifact) for use in ("train", "eval"))
         policy, algorithm = build_learner(config, env, device)
+        if config.runtime.mode == "async":
+            algorithm = learn_elsewhere(config, algorithm, env, learns_on, stack)
         reward = None if artifact is None else Rewarding.build(config, artifact, env, device)
         if checkpoint is None:
             _start(policy, config.runtime.resume)
-        shown = [] if checkpoint is not None else pick(algorithm, env, None if artifact is None else artifact.cameras)
+        shown = [] if checkpoint is not None else pick(algorithm, env, None if reward is None else reward.manager)
         if run is None:
             run = RunFolder.create(config.runtime.output_dir, config.runtime.exp_name)
         data, collector = None, None
         if config.reward.collect_data:
             data = DataSet.open(config, run.path / "data")
-            wrapped = _collect(config, env, data, stack, lambda: trainer.step)
+            wrapped = _collect(config, env, run, data, stack, lambda: trainer.step)
             env, collector = wrapped, wrapped.collector
         auditing = None
         if reward is not None:
@@ -125,7 +131,7 @@ def _train(
         show(algorithm, env, shown)
         if checkpoint is not None:
             trainer.load(checkpoint)
-        save_config(config, run.path / "config.yaml")
+        save_config(whole, run.path / "config.yaml")
         logger.info("run folder: %s", run.path)
         summary = trainer.train()
         summary |= describe(env)
@@ -157,23 +163,25 @@ def _start(policy: Policy, other: str | None) -> None:
 
 
 def _collect(
-    config: Config, env: VecEnv, data: DataSet, stack: ExitStack, step: Callable[[], int]
+    config: Config, env: VecEnv, run: RunFolder, data: DataSet, stack: ExitStack, step: Callable[[], int]
 ) -> DataCollectorWrapper:
     """The training env, with a collector that listens to it."""
 
     def describe(env: int) -> dict[str, Any]:
         return {"actor": "training", "policy_step": step()}
 
-    wrapped = collecting(config, env, data, _learns_as(config), stack, describe)
+    wrapped = collecting(config, env, data, _learns_as(config, run), stack, describe)
     logger.info("collecting episodes in %s", data.place)
     return wrapped
 
 
-def _learns_as(config: Config) -> str:
+def _learns_as(config: Config, run: RunFolder) -> str:
     """A name for what decides the episodes of a training run: run again, it gives them the same ids, and no copies."""
     whole = to_dict(config)
     runtime = {key: whole["runtime"][key] for key in ("seed", "cuda", "rollout_steps")}
     what = [runtime, *(whole[section] for section in ("env", "policy", "algorithm"))]
+    if config.runtime.mode == "async":  # No two runs have the same episodes.
+        what.append({"run": run.path.name})
     return f"t{hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode()).hexdigest()[:8]}"
 
 
@@ -218,7 +226,8 @@ def _finish(config: Config, run: RunFolder, trainer: Trainer, summary: dict[str,
 
     result: dict[str, Any] = {"run": str(run.path), **summary, "versions": versions()}
     try:
-        plot_curves(run.logs / "metrics.jsonl", run.path / "curves.png", trainer.env.headline, config.runtime.exp_name)
+        words = trainer.env.headline, config.runtime.exp_name, summary["counted"]
+        plot_curves(run.logs / "metrics.jsonl", run.path / "curves.png", *words)
         result["curves"] = str(run.path / "curves.png")
     except (OSError, PlauditError) as error:
         logger.info("no curves: %s", error)
@@ -251,13 +260,14 @@ def _tell(summary: dict[str, Any], result: dict[str, Any], episodes: int) -> Non
     if truth != name and truth in result["test"]:
         score += f" (in truth {result['test'][truth]:.1%})"
     logger.info(
-        "%s %s over %d fresh test episodes, with the checkpoint of step %s; %s steps in %.0f s of training "
+        "%s %s over %d fresh test episodes, with the checkpoint of step %s; %s %s in %.0f s of training "
         "(%.0f steps/s).",
         name,
         score,
         episodes,
         f"{summary['best_step']:,}",
         f"{summary['steps']:,}",
+        summary["counted"],
         summary["seconds"],
         summary["steps_per_second"],
     )

@@ -18,6 +18,7 @@ __all__ = ["ALGORITHMS", "BaseAlgorithm", "StepCallback", "build_algo", "registe
 ALGORITHMS: Registry[BaseAlgorithm] = Registry("algorithm")
 ALGORITHMS.add("ppo", "plaudit.rl.algorithms.ppo:PPO", config="plaudit.config.algorithms:PPOConfig")
 ALGORITHMS.add("sac", "plaudit.rl.algorithms.sac:SAC", config="plaudit.config.algorithms:SACConfig")
+ALGORITHMS.add("bc", "plaudit.rl.algorithms.bc:BC", config="plaudit.config.algorithms:BCConfig")
 
 
 def register_algo(name: str, *, override: bool = False) -> Callable[[type[BaseAlgorithm]], type[BaseAlgorithm]]:

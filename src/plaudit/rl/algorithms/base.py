@@ -3,20 +3,39 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 
+from plaudit.errors import PlauditError
 from plaudit.rl.obs import ObsDim, PolicyObs
 from plaudit.rl.policy import Policy
 from plaudit.rl.relabel import Relabelled
+
+if TYPE_CHECKING:
+    from plaudit.rl.checkpoint import CheckpointFolder
+    from plaudit.rl.replay import Replay
 
 StepCallback: TypeAlias = Callable[
     [PolicyObs, torch.Tensor, torch.Tensor, torch.Tensor, dict[str, Any], PolicyObs], None
 ]
 """Called after each env step with (obs, actions, reward, done, info, next_obs)."""
+
+
+class Wanted(NamedTuple):
+    """Demonstrations that an algorithm is to be shown.
+
+    Attributes:
+        place: A data set.
+        episodes: How many of it; `None` for all that are good.
+        rewarded: Whether their rewards are learned from; else they need have none.
+    """
+
+    place: str
+    episodes: int | None = None
+    rewarded: bool = True
 
 
 class BaseAlgorithm(ABC):
@@ -28,14 +47,19 @@ class BaseAlgorithm(ABC):
         relabels: Whether `collect_rollout` asks `relabel.settle(env)` for the rewards of the whole rollout before it
             computes advantages. Where it does not, a learned reward is in each step.
         relabelled: Who gives the rewards where that is not the env itself. The trainer says so.
+        wants: Demonstrations that whoever builds it is to find and to `show`; `None` where it learns without.
         folder: For what is too large for a checkpoint; `None` where nothing is kept. The trainer says so.
+        gradient_steps: Of an iteration, for an algorithm whose `collect_rollout` never acts: it is they that the
+            trainer counts then. `None` where env steps are taken, and counted.
     """
 
     policy: Policy
     buffer: Any
     relabels: bool = False
     relabelled: Relabelled | None = None
+    wants: Wanted | None = None
     folder: Path | None = None
+    gradient_steps: int | None = None
 
     @abstractmethod
     def initialize_buffer(self, num_steps: int, num_envs: int, obs_dim: ObsDim, action_dim: int) -> None:
@@ -59,8 +83,28 @@ class BaseAlgorithm(ABC):
     def update(self) -> dict[str, float]:
         """Learns from the buffer and returns losses to log."""
 
+    def show(self, demonstrations: Replay) -> None:
+        """Is given what somebody has shown, once its buffer is there; for an algorithm that `wants` some."""
+        raise PlauditError(f"{type(self).__name__} does not learn from demonstrations.")
+
     def progress(self, fraction: float) -> None:  # noqa: B027 (most algorithms have no schedule)
         """Is told, before each iteration, how much of the run is over, 0 to 1; for schedules."""
+
+    def catch_up(self, stop: Callable[[], bool]) -> None:  # noqa: B027 (most learn as they go)
+        """Is called once all steps of a run are taken: learns what is still to be learned, until told to `stop`."""
+
+    def flush(self) -> None:  # noqa: B027 (most write at once)
+        """Returns once all that `save` was asked for is written."""
+
+    @property
+    def kind(self) -> str:
+        """What checkpoints call it: only one of the same kind goes on from them."""
+        return type(self).__name__
+
+    def save(self, folder: CheckpointFolder, name: str, content: Mapping[str, Any]) -> None:
+        """Writes a checkpoint: `content`, which is the trainer's and has the policy in it, and what it has learned."""
+        self.save_data()
+        folder.write(name, {**content, "algorithm_class": self.kind, "algorithm": self.state_dict()})
 
     def save_data(self) -> None:  # noqa: B027 (most algorithms keep nothing large)
         """Brings into `folder` what the checkpoint that is about to be written will need from there."""

@@ -14,7 +14,7 @@ from plaudit.errors import ConfigError, NonFiniteError
 from plaudit.rl.advantages import gae
 from plaudit.rl.algorithms.base import BaseAlgorithm, StepCallback
 from plaudit.rl.algorithms.ppo_loss import PPOLoss, explained_variance, ppo_loss, summarise
-from plaudit.rl.augment import disagreement, moved
+from plaudit.rl.augment import check_shift, disagreement, moved
 from plaudit.rl.buffer import RolloutBuffer, shuffled_minibatches
 from plaudit.rl.flatten import FlatAdam, FlatParameters
 from plaudit.rl.gradients import evaluator
@@ -46,9 +46,7 @@ class PPO(BaseAlgorithm):
             )
 
     def initialize_buffer(self, num_steps: int, num_envs: int, obs_dim: ObsDim, action_dim: int) -> None:
-        pictures = isinstance(obs_dim, dict) and any(len(shape) == 3 for shape in obs_dim.values())
-        if self.cfg.image_shift and not pictures:
-            raise ConfigError("algorithm.cfg.image_shift moves pictures, but the env observes none; set it to 0.")
+        check_shift(self.cfg.image_shift, obs_dim)
         self.buffer = RolloutBuffer(num_steps, num_envs, obs_dim, action_dim, self.device)
 
     def progress(self, fraction: float) -> None:

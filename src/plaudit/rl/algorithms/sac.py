@@ -3,29 +3,45 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from plaudit.config.algorithms import SACConfig
 from plaudit.errors import ConfigError, NonFiniteError, PlauditError
-from plaudit.rl.algorithms.base import BaseAlgorithm, StepCallback
+from plaudit.rl.algorithms.base import BaseAlgorithm, StepCallback, Wanted
 from plaudit.rl.algorithms.sac_learner import Losses, SACLearner
+from plaudit.rl.augment import check_shift
 from plaudit.rl.obs import ObsDim, PolicyObs, flat
 from plaudit.rl.pace import Pace
 from plaudit.rl.policy import Policy
 from plaudit.rl.relabel import settle
 from plaudit.rl.renewal import renew
-from plaudit.rl.replay import Batch, Replay
-from plaudit.rl.replay_files import Keeper, ReplayLog, as_words, from_words, open_replay
+from plaudit.rl.replay import Allocate, Batch, Replay
+from plaudit.rl.replay_files import Keeper, ReplayLog, open_replay, replay_for
 from plaudit.rl.sac_policy import SACPolicy
 
-TOGETHER = 64 * 2**20
+DRAWN = 64 * 2**20
 """Bytes of transitions that are drawn together, at most."""
-
 
 UNSETTLED = -1
 """Version of a reward that nobody has given yet."""
+
+
+class Learning(NamedTuple):
+    """What one SAC gives to another that is to learn in its place.
+
+    Attributes:
+        state: Of the learner and of the pace, as `state_dict` has them.
+        keeper: Of the buffer.
+        demonstrations: If any were shown.
+        shown: Their keeper.
+    """
+
+    state: dict[str, Any]
+    keeper: Keeper | None
+    demonstrations: Replay | None
+    shown: Keeper | None
 
 
 class SAC(BaseAlgorithm):
@@ -36,10 +52,13 @@ class SAC(BaseAlgorithm):
         buffer: What was tried.
         demonstrations: What was shown, or `None`.
         pace: How many gradient steps are due.
+        allocate: Gives the memory of the buffer; `None` takes some.
     """
 
+    policy: SACPolicy
     buffer: Replay
     relabels = True
+    allocate: Allocate | None = None
 
     def __init__(self, cfg: SACConfig, policy: Policy) -> None:
         if not isinstance(policy, SACPolicy):
@@ -53,13 +72,22 @@ class SAC(BaseAlgorithm):
         self.device = torch.device(policy.device)
         self.learner = SACLearner(cfg, policy)
         self.pace = Pace(cfg.update_ratio, cfg.learning_starts)
+        if cfg.demonstrations is not None:
+            self.wants = Wanted(cfg.demonstrations, cfg.num_demonstrations)
         self.demonstrations: Replay | None = None
         self._keeper: Keeper | None = None
         self._shown: Keeper | None = None
         self._judge = 0
+        self._digests = False
 
     def initialize_buffer(self, num_steps: int, num_envs: int, obs_dim: ObsDim, action_dim: int) -> None:
+        check_shift(self.cfg.image_shift, obs_dim)
+        # What a frozen encoder makes of a picture never changes: it is made once, and kept in the picture's place,
+        # unless that is to be moved, or shown to a reward model again.
+        self._digests = self.policy.frozen and not self.cfg.image_shift and self.relabelled is None
+        obs_dim = self.policy.digested(obs_dim) if self._digests else obs_dim
         self._dims = obs_dim, action_dim
+        self._check_room(num_steps, num_envs)
         self.buffer, self._keeper = open_replay(
             self.cfg.capacity,
             num_envs,
@@ -69,10 +97,23 @@ class SAC(BaseAlgorithm):
             extras=None if self.relabelled is None else self.relabelled.remember(),
             storage=self.cfg.storage,
             folder=self.folder,
+            allocate=self.allocate,
         )
+
+    def _check_room(self, num_steps: int, num_envs: int) -> None:
+        """Refuses a ring in which a rollout would overwrite its own beginning before its rewards are settled."""
+        # Every step may end an episode, whose last observation takes a slot more, and one slot waits for an action.
+        least = (2 * num_steps + 1) * num_envs
+        if self.cfg.capacity < least:
+            raise ConfigError(
+                f"algorithm.cfg.capacity is {self.cfg.capacity:,}, but one rollout of {num_steps} steps of {num_envs} "
+                f"envs may take {least:,}. Set it to that or more, or lower runtime.rollout_steps."
+            )
 
     def show(self, demonstrations: Replay) -> None:
         """Has a share of every batch drawn from what somebody has shown, from now on."""
+        if self._digests:
+            demonstrations.change_obs(self.policy.digest)
         self.demonstrations = demonstrations
         self._shown = None if self.folder is None else ReplayLog(demonstrations, self.folder / "demonstrations")
 
@@ -85,32 +126,39 @@ class SAC(BaseAlgorithm):
         num_steps: int,
         on_step_callback: StepCallback | None = None,
     ) -> dict[str, Any]:
-        self.buffer.follow(obs)
+        kept = self._kept(obs)
+        self.buffer.follow(kept)
         self._renew()
         who, places = self.relabelled, []
         for _ in range(num_steps):
-            action = self._act(obs, env.num_envs)
+            action = self._act(kept, env.num_envs)
             step = env.step(action)
             next_obs = flat(step.obs)
-            final_obs = None if step.final_obs is None else flat(step.final_obs)
             if on_step_callback is not None:  # First, since it refuses numbers that must never be learned from.
                 on_step_callback(obs, action, step.reward, step.done, step.info, next_obs)
             told = step.reward, step.terminated, step.truncated
             # Until a reward that comes afterwards is settled, it is nobody's: what interrupts that has it given again.
             version, extras = (0, {}) if who is None else (UNSETTLED, who.seen())
-            places.append(self.buffer.add(obs, action, *told, next_obs, final_obs, version=version, extras=extras))
+            final, following = (
+                None if step.final_obs is None else self._kept(flat(step.final_obs)),
+                self._kept(next_obs),
+            )
+            places.append(self.buffer.add(kept, action, *told, following, final, version=version, extras=extras))
             self.pace.steps += env.num_envs
-            obs = next_obs
+            obs, kept = next_obs, following
         settled = settle(env)
         if settled is not None:
             self.buffer.columns["reward"][torch.stack(places)] = settled.reward
         if who is not None:
-            self.buffer.columns["version"][torch.stack(places)] = who.version
+            self.buffer.columns["version"][torch.stack(places)] = who.judge
         return {}
+
+    def _kept(self, obs: PolicyObs) -> PolicyObs:
+        """Observations as they are remembered, and acted on."""
+        return self.policy.digest(obs) if self._digests else obs
 
     def _act(self, obs: PolicyObs, num_envs: int) -> torch.Tensor:
         """Actions to explore with: at first any, then the actor's."""
-        assert isinstance(self.policy, SACPolicy)
         if self.pace.steps >= self.cfg.learning_starts:
             return self.policy.act(obs)
         return self.policy.to_space(torch.rand(num_envs, len(self.policy.reach), device=self.device) * 2.0 - 1.0)
@@ -119,36 +167,39 @@ class SAC(BaseAlgorithm):
         """Takes the gradient steps that are due; batches for many of them are drawn together."""
         done: list[tuple[int, Losses]] = []
         while (owed := self.pace.owed) > 0:
-            count = min(owed, self._together)
-            losses = self.learner.learn(self._batch(count), count)
-            self.pace.updates += count
-            if not math.isfinite(losses.critic_loss):
-                raise NonFiniteError(
-                    f"SAC's critics are lost: their loss is {losses.critic_loss}. Look for huge rewards or "
-                    "observations, or lower algorithm.cfg.learning_rate."
-                )
-            done.append((count, losses))
+            done.append(self.learn(owed))
         metrics = {"updates": float(self.pace.updates), "replay_size": float(len(self.buffer))}
         if not done:
             return metrics
-        total = sum(count for count, _ in done)
-        means = {name: sum(count * getattr(one, name) for count, one in done) / total for name in Losses._fields}
-        return metrics | {name: value for name, value in means.items() if not math.isnan(value)}
+        means = {name: _mean([(count, getattr(one, name)) for count, one in done]) for name in Losses._fields}
+        return metrics | {name: value for name, value in means.items() if value is not None}
+
+    def learn(self, most: int) -> tuple[int, Losses]:
+        """Takes gradient steps with batches that are drawn together, `most` of them at most; returns how many."""
+        count = min(most, self._together)
+        losses = self.learner.learn(self.batch(count), count)
+        self.pace.updates += count
+        if not math.isfinite(losses.critic_loss):
+            raise NonFiniteError(
+                f"SAC's critics are lost: their loss is {losses.critic_loss}. Look for huge rewards or "
+                "observations, or lower algorithm.cfg.learning_rate."
+            )
+        return count, losses
 
     @property
     def _together(self) -> int:
         """Gradient steps whose batches are drawn together."""
         each = sum(column.nbytes for column in self.buffer.columns.values()) / self.buffer.slots
-        return max(1, int(TOGETHER / (2 * each * self.cfg.batch_size)))
+        return max(1, int(DRAWN / (2 * each * self.cfg.batch_size)))
 
-    def _batch(self, count: int) -> Batch:
+    def batch(self, count: int) -> Batch:
         """Transitions for `count` gradient steps, of which each has its share of demonstrations."""
         cfg = self.cfg
         if self.demonstrations is None:
-            if cfg.demonstrations is not None:
+            if self.wants is not None:
                 raise PlauditError("algorithm.cfg.demonstrations is given, but SAC.show was not called with them.")
             return self.buffer.sample(count * cfg.batch_size, cfg.n_step, cfg.gamma)
-        shown = round(cfg.batch_size * cfg.demonstration_share)
+        shown = cfg.shown
         sides = [
             source.sample(count * size, cfg.n_step, cfg.gamma)
             for source, size in ((self.demonstrations, shown), (self.buffer, cfg.batch_size - shown))
@@ -156,14 +207,33 @@ class SAC(BaseAlgorithm):
         return Batch(*(_interleaved(list(parts), count) for parts in zip(*sides, strict=True)))
 
     def _renew(self) -> None:
-        """Has all rewards given again, in place, where somebody else gives them by now."""
+        """Has all rewards given again, in place, where somebody else gives them by now, or by another rule: because the
+        model was swapped, or because the run was resumed with another one or with other keys.
+        """
         who = self.relabelled
-        if who is None or who.version == self._judge:
+        if who is None or who.judge == self._judge:
             return
-        self._judge = who.version
         for replay, keeper in ((self.buffer, self._keeper), (self.demonstrations, self._shown)):
             if replay is not None and renew(replay, who) and keeper is not None:
-                keeper.changed("reward", "terminated", "ended", "version")
+                keeper.changed("reward", "terminated", "version")
+        self._judge = who.judge
+
+    def hand_over(self) -> Learning:
+        """What another SAC needs to learn in place of this one, which only acts from then on."""
+        self._renew()
+        state = {"learner": self.learner.state_dict(), "pace": self.pace.state_dict()}
+        given = Learning(state, self._keeper, self.demonstrations, self._shown)
+        self.demonstrations = self._keeper = self._shown = None
+        return given
+
+    def take_over(self, given: Learning, buffer: Replay, keeper: Keeper | None) -> None:
+        """Goes on with what another SAC has given, from a buffer that is kept by `keeper`."""
+        self.load_state_dict(given.state)
+        self.buffer, self._keeper = buffer, keeper
+        self.demonstrations, self._shown = given.demonstrations, given.shown
+        for replay, its_keeper in ((self.buffer, self._keeper), (self.demonstrations, self._shown)):
+            if replay is not None and its_keeper is not None:
+                its_keeper.replay = replay
 
     def save_data(self) -> None:
         for keeper in (self._keeper, self._shown):
@@ -174,8 +244,8 @@ class SAC(BaseAlgorithm):
         state: dict[str, Any] = {"learner": self.learner.state_dict(), "pace": self.pace.state_dict()}
         if self._keeper is not None:
             state["replay"] = self._keeper.state_dict()
-        if self._shown is not None and self.demonstrations is not None:
-            state["demonstrations"] = self._shown.state_dict() | {"extras": as_words(self.demonstrations.extras)}
+        if self._shown is not None:
+            state["demonstrations"] = self._shown.state_dict()
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -185,9 +255,17 @@ class SAC(BaseAlgorithm):
             return
         self._keeper.load(state["replay"])
         if (shown := state.get("demonstrations")) is not None:
-            self.show(Replay(shown["rows"], 1, *self._dims, self.device, extras=from_words(shown["extras"])))
+            self.show(replay_for(shown, *self._dims, self.device))
             assert self._shown is not None
             self._shown.load(shown)
+
+
+def _mean(parts: list[tuple[int, float]]) -> float | None:
+    """Of numbers and their weights, without those that are none; `None` where nothing is left."""
+    known = [(weight, value) for weight, value in parts if not math.isnan(value)]
+    if not known:
+        return None
+    return sum(weight * value for weight, value in known) / sum(weight for weight, _ in known)
 
 
 def _interleaved(parts: list[Any], count: int) -> Any:

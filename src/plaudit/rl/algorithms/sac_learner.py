@@ -1,4 +1,12 @@
-"""One gradient step of SAC after another: critics, their targets, actor, temperature."""
+"""One gradient step of SAC after another: critics with their encoder, their targets, actor, temperature.
+
+The networks' gradients are written out; an encoder's is autograd's, from where the critics' ends. It learns from the
+critics' loss alone: with the actor's, every step of the actor would change what the critics say of everything (Yarats
+et al., 2021, SAC+AE), and cost another way back through the convolutions. The target critics have an encoder of their
+own, which follows as they do (DrQ and HIL-SERL have it so): a target should stand still, and one that reads features
+which change with every step, as DrQ-v2's, does not. It costs one pass forward, beside the two that are needed anyway
+and the one back.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +19,10 @@ from torch import nn
 
 from plaudit.config.algorithms import SACConfig
 from plaudit.rl import squashed
+from plaudit.rl.algorithms.sac_views import View, Viewer
 from plaudit.rl.ensemble import Pass
 from plaudit.rl.flatten import FlatAdam, FlatParameters
+from plaudit.rl.obs import map_obs
 from plaudit.rl.replay import Batch
 from plaudit.rl.sac_policy import SACPolicy
 
@@ -57,10 +67,17 @@ class SACLearner:
 
     def __init__(self, cfg: SACConfig, policy: SACPolicy) -> None:
         self.cfg, self.policy = cfg, policy
-        target = copy.deepcopy(policy.critics)
+        encoder = policy.encoder
+        target, twin = copy.deepcopy(policy.critics), None if encoder is None else encoder.twin()
         self._critics, self._target, self._actor = (
-            FlatParameters(part) for part in (policy.critics, target, policy.actor)
+            FlatParameters(nn.ModuleList(part for part in parts if part is not None))
+            for parts in ((policy.critics, encoder), (target, twin), (policy.actor,))
         )
+        self.viewer = Viewer(policy, twin, cfg.image_shift)
+        self._looks = [] if encoder is None else [part for part in encoder.parameters() if part.requires_grad]
+        self._d_looks = [self._critics.gradient_of(part) for part in self._looks]
+        numbers = sum(policy.vectors.values())
+        self._image = None if encoder is None else slice(numbers, numbers + encoder.features)
         self.critics = Pass(policy.critics, self._critics.gradient_of)
         self.target, self.actor = Pass(target), Pass(policy.actor, self._actor.gradient_of)
         self.critic_optimizer, self.actor_optimizer = (
@@ -85,21 +102,22 @@ class SACLearner:
         policy = self.policy
         if self.steps == 0:  # The policy may have been given other weights since.
             self._target.data.copy_(self._critics.data)
-        obs, next_obs = policy.vector(batch.obs), policy.vector(batch.next_obs)
-        known = torch.cat([obs, policy.to_unit(batch.action)], -1)
-        size, actions = len(obs) // count, len(policy.reach)
-        noise, other_noise = torch.randn(2, len(obs), actions, device=obs.device)
+        total, actions = batch.action.shape
+        noise, other_noise = torch.randn(2, total, actions, device=batch.action.device)
         believed = self._subsets(count)
         errors, values, of_actor = [], [], []
         for step in range(count):
-            part = slice(step * size, (step + 1) * size)
-            aim = self._aim(batch.reward[part], batch.discount[part], next_obs[part], noise[part], believed[step])
-            error, value = self._improve_critics(known[part], aim)
+            part = slice(step * total // count, (step + 1) * total // count)
+            share = _part(batch, part)
+            view = self.viewer.show(share)
+            aim = self._aim(share.reward, share.discount, view, noise[part], believed[step])
+            known = torch.cat([view.obs, policy.to_unit(share.action)], -1)
+            error, value = self._improve_critics(known, aim, view.image)
             errors.append(error)
             values.append(value)
             self.steps += 1
             if self.steps % self.cfg.actor_interval == 0:
-                of_actor.append(self._improve_actor(obs[part], other_noise[part]))
+                of_actor.append(self._improve_actor(view.obs, other_noise[part]))
         return self._summary(errors, values, of_actor)
 
     def _subsets(self, count: int) -> list[torch.Tensor | None]:
@@ -115,26 +133,37 @@ class SACLearner:
         self,
         reward: torch.Tensor,
         discount: torch.Tensor,
-        next_obs: torch.Tensor,
+        view: View,
         noise: torch.Tensor,
         believed: torch.Tensor | None,
     ) -> torch.Tensor:
         """What the critics should say, (n,)."""
-        drawn = squashed.draw(self.actor.forward(next_obs)[0], noise)
-        value = self.target.forward(torch.cat([next_obs, drawn.action], -1), believed)[..., 0].amin(0)
+        drawn = squashed.draw(self.actor.forward(view.next_obs)[0], noise)
+        value = self.target.forward(torch.cat([view.target_obs, drawn.action], -1), believed)[..., 0].amin(0)
         if self.cfg.backup_entropy:
             value = value - self.temperature * drawn.log_prob
         return torch.addcmul(reward, discount, value)
 
-    def _improve_critics(self, known: torch.Tensor, aim: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """One step on half the mean squared error, the critics' added up; their targets follow."""
+    def _improve_critics(
+        self, known: torch.Tensor, aim: torch.Tensor, image: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """One step on half the mean squared error, the critics' added up, for them and the encoder that `image` is of;
+        the targets follow.
+        """
         values = self.critics.forward(known)
         error = values - aim[:, None]
         mean = values.mean()
-        self.critics.backward(error / len(aim))
+        d_image = self.critics.backward(error / len(aim), inputs=self._image)
+        if image is not None and d_image is not None:
+            self._through_encoder(image, d_image)
         self.critic_optimizer.step()
         self._target.data.lerp_(self._critics.data, self.cfg.tau)
         return 0.5 * error.square().mean(), mean
+
+    def _through_encoder(self, image: torch.Tensor, d_image: torch.Tensor) -> None:
+        """From the gradient of what the encoder saw, (n, features), to that of its parameters."""
+        for place, found in zip(self._d_looks, torch.autograd.grad(image, self._looks, d_image), strict=True):
+            place.copy_(found)
 
     def _improve_actor(self, obs: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """One step on temperature · log density - value, and one of the temperature."""
@@ -189,3 +218,9 @@ class SACLearner:
         self._log_temperature.data.copy_(state["log_temperature"])
         self._target.data.copy_(state["target"])
         self.steps = int(state["steps"])
+
+
+def _part(batch: Batch, part: slice) -> Batch:
+    """Some of a batch."""
+    obs, next_obs = (map_obs(lambda value: value[part], side) for side in (batch.obs, batch.next_obs))
+    return Batch(obs, batch.action[part], batch.reward[part], batch.discount[part], next_obs)

@@ -1,0 +1,113 @@
+"""Two processes: each ends when the other does, and says why."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from async_helpers import actor_of, make_async
+from sac_helpers import make_trainer, sac_of
+
+from plaudit.errors import PlauditError
+from plaudit.rl import Listener
+
+
+class At(Listener):
+    """Does something at a step."""
+
+    def __init__(self, step: int, what: Any) -> None:
+        self.step, self.what = step, what
+
+    def on_metrics(self, step: int, metrics: Any) -> None:
+        if step == self.step:
+            self.what()
+
+
+def test_two_processes_train_together_and_go_on_later(tmp_path: Path) -> None:
+    keys: dict[str, Any] = {"run": tmp_path, "sac": {"update_ratio": 0.5}, "save_freq": 128}
+    trainer = make_async(iterations=10, **keys)
+    actor = actor_of(trainer)
+    try:
+        trainer.train()
+        child = actor.process.process
+        assert actor.exchange.updates == (320 - 64) // 2
+    finally:
+        actor.close()
+    assert child.returncode == 0
+    resumed = make_trainer(seed=5, **keys)  # In this process, to look at.
+    resumed.load(tmp_path / "checkpoints" / "latest.pt")
+    sac = sac_of(resumed)
+    assert sac.pace.steps == len(sac.buffer) == 320 and sac.pace.updates == sac.learner.steps == 128
+    for name, value in trainer.policy.state_dict().items():
+        if not name.startswith("critics"):
+            assert torch.equal(value, resumed.policy.state_dict()[name])
+
+
+@pytest.mark.parametrize("how", ["killed", "failed"])
+def test_the_end_of_learning_is_the_end_of_acting(tmp_path: Path, how: str) -> None:
+    actor: Any = None
+
+    def spoil() -> None:
+        if how == "killed":
+            os.kill(actor.process.process.pid, signal.SIGKILL)
+        else:
+            actor.buffer.columns["reward"].fill_(float("inf"))
+
+    trainer = make_async(run=tmp_path, iterations=10**6, save_freq=96, listeners=[At(192, spoil)])
+    actor = actor_of(trainer)
+    said = r"was ended by SIGKILL.*--resume" if how == "killed" else r"failed: SAC's critics are lost"
+    try:
+        with pytest.raises(PlauditError, match=said):
+            trainer.train()
+        child = actor.process.process
+    finally:
+        actor.close()
+    assert child.returncode == (-signal.SIGKILL if how == "killed" else 0)
+    again = make_trainer(run=tmp_path)
+    again.load(tmp_path / "checkpoints" / "latest.pt")
+    assert again.step >= 96 and all(torch.isfinite(value).all() for value in again.policy.state_dict().values())
+
+
+SCRIPT = textwrap.dedent(
+    """
+    import os, sys
+    from pathlib import Path
+    sys.path.insert(0, sys.argv[2])
+    from async_helpers import actor_of, make_async
+    from plaudit.rl import Listener
+
+    class Tell(Listener):
+        def on_metrics(self, step, metrics):
+            if step == 192:
+                actor.flush()
+                print(actor.process.process.pid, flush=True)
+                sys.stdin.readline()  # Killed here.
+
+    trainer = make_async(run=Path(sys.argv[1]), save_freq=96, listeners=[Tell()])
+    actor = actor_of(trainer)
+    trainer.train()
+    """
+)
+
+
+def test_the_end_of_acting_is_the_end_of_learning(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", SCRIPT, str(tmp_path), str(Path(__file__).parent.parent)]
+    pipe = subprocess.PIPE
+    acting = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+    assert acting.stdout is not None and acting.stderr is not None
+    learning = int(acting.stdout.readline())
+    os.kill(learning, 0)
+    acting.kill()
+    # The other one holds stderr open for as long as it lives.
+    assert "the acting process is gone, and learning ends" in acting.stderr.read()
+    assert acting.wait() == -signal.SIGKILL
+    resumed = make_trainer(run=tmp_path)
+    resumed.load(tmp_path / "checkpoints" / "latest.pt")
+    assert resumed.step == sac_of(resumed).pace.steps == 96
