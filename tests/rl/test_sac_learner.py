@@ -51,7 +51,9 @@ class ByAutograd:
     def draw(self, obs: torch.Tensor, noise: torch.Tensor) -> squashed.Draw:
         return squashed.draw(self.policy.actor(obs)[0], noise)
 
-    def learn(self, batch: Batch, noise: torch.Tensor, other: torch.Tensor, believed: torch.Tensor | None) -> None:
+    def learn(
+        self, batch: Batch, noise: torch.Tensor, other: torch.Tensor, believed: torch.Tensor | None, shown: int
+    ) -> None:
         assert isinstance(batch.obs, torch.Tensor) and isinstance(batch.next_obs, torch.Tensor)
         with torch.no_grad():
             drawn = self.draw(batch.next_obs, noise)
@@ -71,7 +73,10 @@ class ByAutograd:
         values = self.policy.critics(torch.cat([batch.obs, drawn.action], -1))[..., 0]
         value = values.mean(0) if self.cfg.actor_critics == "mean" else values.min(0).values
         self.actor_adam.zero_grad()
-        (self.temperature * drawn.log_prob - value).mean().backward()
+        loss = (self.temperature * drawn.log_prob - value).mean()
+        if shown:
+            loss = loss + self.cfg.cloning * (drawn.action - batch.action)[:shown].square().sum(-1).mean()
+        loss.backward()
         self.actor_adam.step()
         if self.cfg.temperature is None:
             self.temperature_adam.zero_grad()
@@ -79,10 +84,12 @@ class ByAutograd:
             self.temperature_adam.step()
 
 
+@pytest.mark.parametrize("shown", [0, 6])
 @pytest.mark.parametrize(
     ("sac", "policy"),
     [
         ({}, {}),
+        ({"cloning": 3.0, "demonstrations": "somewhere"}, {}),
         ({"temperature": 0.2, "backup_entropy": False}, {"critic_layer_norm": True}),
         (
             {"actor_critics": "mean", "min_critics": 2, "init_temperature": 0.5},
@@ -90,19 +97,19 @@ class ByAutograd:
         ),
     ],
 )
-def test_steps_are_those_of_the_textbook(sac: dict[str, Any], policy: dict[str, Any]) -> None:
+def test_steps_are_those_of_the_textbook(sac: dict[str, Any], policy: dict[str, Any], shown: int) -> None:
     learner = learner_of(sac, policy)
     textbook = ByAutograd(learner.policy, learner.cfg)
     for turn in range(3):
         batch = some(32)
         torch.manual_seed(turn)
-        learner.learn(batch, 2)
+        learner.learn(batch, 2, shown)
         torch.manual_seed(turn)
         noise, other = torch.randn(2, 32, 1)
         subsets = learner._subsets(2)
         for step in range(2):
             part = slice(16 * step, 16 * (step + 1))
-            textbook.learn(Batch(*(value[part] for value in batch)), noise[part], other[part], subsets[step])
+            textbook.learn(Batch(*(value[part] for value in batch)), noise[part], other[part], subsets[step], shown)
     for name, value in learner.policy.state_dict().items():
         torch.testing.assert_close(value, textbook.policy.state_dict()[name], atol=2e-5, rtol=1e-3, msg=name)
     torch.testing.assert_close(learner.temperature, textbook.temperature)

@@ -115,6 +115,7 @@ class SACConfig:
     demonstrations: str | None = None  # A data set in any layout that is known, of which successes are learned from.
     num_demonstrations: int | None = None  # How many episodes of it; null takes all successes.
     demonstration_share: float = 0.5  # Of every batch, while there are demonstrations.
+    cloning: float = 0.0  # Weight of the squared error to what was shown, beside what the critics say of an action.
 
     def __post_init__(self) -> None:
         require(0 < self.learning_rate < math.inf, "learning_rate", "must be greater than 0 and finite")
@@ -133,8 +134,12 @@ class SACConfig:
         require(finite, "target_entropy", "must be finite")
         require(self.capacity >= self.batch_size, "capacity", "must be at least batch_size")
         require(0 < self.demonstration_share < 1, "demonstration_share", "must be greater than 0 and less than 1")
-        alone = self.num_demonstrations is None or self.demonstrations is not None
-        require(alone, "num_demonstrations", "needs demonstrations, which names none")
+        require(0 <= self.cloning < math.inf, "cloning", "must not be negative or infinite")
+        given = self.demonstrations is not None
+        require(
+            given or self.num_demonstrations is None, "num_demonstrations", "needs demonstrations, which names none"
+        )
+        require(given or not self.cloning, "cloning", "needs demonstrations, which names none")
         some = self.demonstrations is None or 0 < self.shown < self.batch_size
         require(some, "demonstration_share", f"leaves nothing of one side in a batch of {self.batch_size}")
 

@@ -177,7 +177,8 @@ class SAC(BaseAlgorithm):
     def learn(self, most: int) -> tuple[int, Losses]:
         """Takes gradient steps with batches that are drawn together, `most` of them at most; returns how many."""
         count = min(most, self._together)
-        losses = self.learner.learn(self.batch(count), count)
+        shown = 0 if self.demonstrations is None else self.cfg.shown
+        losses = self.learner.learn(self.batch(count), count, shown)
         self.pace.updates += count
         if not math.isfinite(losses.critic_loss):
             raise NonFiniteError(

@@ -97,8 +97,10 @@ class SACLearner:
         return self._log_temperature.data.exp()
 
     @torch.no_grad()
-    def learn(self, batch: Batch, count: int) -> Losses:
-        """Takes `count` gradient steps, each with its share of the batch."""
+    def learn(self, batch: Batch, count: int, shown: int = 0) -> Losses:
+        """Takes `count` gradient steps, each with its share of the batch, of which the first `shown` are somebody's who
+        knows how it is done.
+        """
         policy = self.policy
         if self.steps == 0:  # The policy may have been given other weights since.
             self._target.data.copy_(self._critics.data)
@@ -111,13 +113,14 @@ class SACLearner:
             share = _part(batch, part)
             view = self.viewer.show(share)
             aim = self._aim(share.reward, share.discount, view, noise[part], believed[step])
-            known = torch.cat([view.obs, policy.to_unit(share.action)], -1)
+            action = policy.to_unit(share.action)
+            known = torch.cat([view.obs, action], -1)
             error, value = self._improve_critics(known, aim, view.image)
             errors.append(error)
             values.append(value)
             self.steps += 1
             if self.steps % self.cfg.actor_interval == 0:
-                of_actor.append(self._improve_actor(view.obs, other_noise[part]))
+                of_actor.append(self._improve_actor(view.obs, other_noise[part], action[:shown]))
         return self._summary(errors, values, of_actor)
 
     def _subsets(self, count: int) -> list[torch.Tensor | None]:
@@ -165,8 +168,14 @@ class SACLearner:
         for place, found in zip(self._d_looks, torch.autograd.grad(image, self._looks, d_image), strict=True):
             place.copy_(found)
 
-    def _improve_actor(self, obs: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """One step on temperature · log density - value, and one of the temperature."""
+    def _improve_actor(
+        self, obs: torch.Tensor, noise: torch.Tensor, shown: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """One step on temperature · log density - value, and one of the temperature.
+
+        With `cfg.cloning` the actor is also to do what was `shown`, (m, action_dim), where the first m observations are
+        (Nair et al., 2018, without their filter): critics know little of an action before it was tried.
+        """
         temperature, count = self.temperature, len(obs)
         drawn = squashed.draw(self.actor.forward(obs)[0], noise)
         values = self.critics.forward(torch.cat([obs, drawn.action], -1))
@@ -177,6 +186,8 @@ class SACLearner:
             weight = torch.zeros_like(values).scatter_(0, least[None], -1.0 / count)
         d_action = self.critics.backward(weight, learns=False, inputs=slice(obs.shape[-1], None))
         assert d_action is not None
+        if len(shown) and self.cfg.cloning:
+            d_action[: len(shown)] += (2.0 * self.cfg.cloning / len(shown)) * (drawn.action[: len(shown)] - shown)
         self.actor.backward(squashed.backward(drawn, d_action, temperature / count)[None])
         self.actor_optimizer.step()
         log_prob = drawn.log_prob.mean()
