@@ -131,7 +131,7 @@ def test_the_actors_loss_leaves_the_encoder_alone() -> None:
     encoder, actor = encoder_of(learner.policy), learner.policy.actor
     before, acted = weights(encoder).clone(), weights(actor).clone()
     with torch.no_grad():
-        learner._improve_actor(view.obs, torch.randn(16, 1))
+        learner._improve_actor(view.obs, torch.randn(16, 1), torch.zeros(0, 1))
     assert torch.equal(weights(encoder), before)
     assert not torch.equal(weights(actor), acted)
 
