@@ -16,7 +16,8 @@ from plaudit.errors import CheckpointError, NonFiniteError
 from plaudit.rewards.env import RewardedEnv
 from plaudit.rl import Trainer
 from plaudit.rl import renewal as module
-from plaudit.rl.algorithms.sac import UNSETTLED
+from plaudit.rl.renewal import UNSETTLED
+from plaudit.rl.replay import Replay
 
 KEYS: dict[str, Any] = {"learning_starts": 40, "batch_size": 16, "update_ratio": 0.1}
 
@@ -208,6 +209,45 @@ def test_a_replay_without_what_the_rewards_depend_on_is_refused(tmp_path: Path, 
     made(not learned).train(iterations=1)
     with pytest.raises(CheckpointError, match=r"differ in 'age'. Keep reward.use_reward_model"):
         made(learned).load(tmp_path / "checkpoints" / "latest.pt")
+
+
+def test_a_renewal_that_is_interrupted_is_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PIECE", 7)
+    trainer = trained(Snapping(4))
+    env, buffer = trainer.env, sac_of(trainer).buffer
+    assert isinstance(env, RewardedEnv)
+    before = buffer.columns["reward"].clone()
+    env.swap(manager(brightness(0.9)), 2)
+    with monkeypatch.context() as patched:
+        asked: list[int] = []
+        whole = env.again
+
+        def breaks(*args: Any) -> Any:
+            asked.append(1)
+            if len(asked) == 3:
+                raise KeyboardInterrupt
+            return whole(*args)
+
+        patched.setattr(env, "again", breaks)
+        with pytest.raises(KeyboardInterrupt):
+            module.renew(buffer, env)
+    env.swap(manager(), 1)  # Back, as after a resume from a checkpoint of before.
+    assert module.renew(buffer, env)
+    assert torch.equal(buffer.columns["reward"], before)
+
+
+def test_no_piece_goes_over_an_episode_that_was_broken_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    replay = Replay(40, 1, 1, 1)
+    obs, nothing, no = torch.zeros(1, 1), torch.zeros(1), torch.zeros(1, dtype=torch.bool)
+
+    def walk(count: int) -> None:
+        replay.follow(obs + len(replay))
+        for _ in range(count):
+            replay.add(replay.obs(replay.heads % replay.rows), torch.zeros(1, 1), nothing, no, no, obs, None)
+
+    walk(3)
+    walk(4)  # It begins elsewhere: the first was broken off.
+    assert [len(piece) for piece in module._pieces(replay, replay.transitions())] == [3, 4]
 
 
 def test_a_long_renewal_says_how_long_it_takes(

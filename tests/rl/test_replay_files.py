@@ -52,6 +52,38 @@ def test_what_is_new_is_written_and_all_comes_back(tmp_path: Path) -> None:
     assert (tmp_path / "000005.safetensors").stat().st_size < min(sizes) / 2
 
 
+def test_what_a_kill_left_half_written_is_not_read_and_goes(tmp_path: Path) -> None:
+    replay, walk = Replay(30, 2, 1, 1), Walk(2, 3)
+    log = ReplayLog(replay, tmp_path)
+    walk.step(replay)
+    log.save()
+    (tmp_path / ".000002.4711.safetensors").write_bytes(b"half")
+    other = Replay(30, 2, 1, 1)
+    later = ReplayLog(other, tmp_path)
+    later.load(log.state_dict())
+    assert rows(everything(other, 3)) == rows(everything(replay, 3))
+    walk.step(other)
+    later.save()
+    assert files(tmp_path) == ["000001.safetensors", "000002.safetensors"]
+
+
+def test_what_was_overwritten_while_it_was_read_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replay, walk = Replay(30, 2, 1, 1), Walk(2, 50)
+    log = ReplayLog(replay, tmp_path)
+    for _ in range(4):
+        walk.step(replay)
+    log.save()
+    known, there = replay.columns["reward"].clone(), replay.transitions()
+    replay.columns["reward"][:] = 7.0
+    log.changed("reward")
+    gone = replay.slot(torch.tensor([0]), torch.tensor([1]))
+    monkeypatch.setattr(replay, "reread", lambda: replay.columns["done"].index_fill_(0, gone, 0))
+    log.save()
+    rewards = again(tmp_path, log.state_dict()).columns["reward"]
+    assert rewards[gone] == known[gone] != 7.0
+    assert (rewards[there] == 7.0).sum() == len(there) - 1
+
+
 def test_a_loaded_replay_goes_on_where_the_other_would(tmp_path: Path) -> None:
     replay, walk = Replay(30, 2, 1, 1), Walk(2, 3)
     log = ReplayLog(replay, tmp_path)

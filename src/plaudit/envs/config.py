@@ -22,6 +22,7 @@ class GymConfig:
     expert: str | None = None  # module:attribute of a scripted policy for actors of kind expert.
     max_episode_steps: int | None = None  # Steps after which an episode is truncated; null is the env's own.
     vectorization: Literal["sync", "async", "vector_entry_point"] = "sync"  # async: a process for each; or its own.
+    real_time: bool = False  # The world goes on while nobody acts, as a robot's does: runtime.mode=async never waits.
     worker_timeout: float = 300.0  # Seconds after which a process of async that does not answer counts as hanging.
 
     def __post_init__(self) -> None:

@@ -47,7 +47,7 @@ class GymVecEnv(VecEnv):
 
     def __init__(self, env: str | Vector, cfg: GymConfig | None = None, device: torch.device | str = "cpu") -> None:
         self.cfg = cfg or GymConfig()
-        self.device = torch.device(device)
+        self.device, self.real_time = torch.device(device), self.cfg.real_time
         if isinstance(env, VectorEnv):
             spec, ready = env.spec, True
             self.env_id, self.envs = type(env.unwrapped).__name__ if spec is None else spec.id, env

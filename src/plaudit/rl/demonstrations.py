@@ -34,8 +34,8 @@ def chosen(source: EpisodeSource, count: int | None, headline: Headline = "succe
     leave it again, only as far as a `count` needs them, and that is said.
     """
     found = [(place, one) for place, one in enumerate(source.summaries()) if one.positive]
-    good = [place for place, one in found if headline == "success_once" or ends_in_success(one.labels)]
-    others = [place for place, _ in found if place not in set(good)]
+    fine = {place: headline == "success_once" or ends_in_success(one.labels) for place, one in found}
+    good, others = ([place for place, one in fine.items() if one is wanted] for wanted in (True, False))
     places = good if count is None else (good + others)[:count]
     if not places or (count is not None and len(places) < count):
         what = "successes" if headline == "success_once" else "episodes that end in success"

@@ -13,6 +13,9 @@ from plaudit.rl.replay import Replay
 
 logger = logging.getLogger("plaudit")
 
+UNSETTLED = -1
+"""Version of a reward that nobody has given yet."""
+
 PIECE = 1000
 """Transitions, or the rest of an episode more, that are judged together."""
 
@@ -28,6 +31,7 @@ def renew(replay: Replay, who: Relabelled) -> bool:
     if not bool((columns["version"][slots] != who.judge).any()):
         return False
     started, given = time.perf_counter(), 0
+    columns["version"][slots] = UNSETTLED  # Whoever is interrupted here, and lives in files, begins again.
     for part in _pieces(replay, slots):
         seen = {name: columns[name][part] for name in replay.extras}
         reward, terminated = who.again(seen, columns["ended"][part], replay.obs(replay.next(part)))
@@ -48,13 +52,18 @@ def renew(replay: Replay, who: Relabelled) -> bool:
 
 
 def _pieces(replay: Replay, slots: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Transitions of one env each, cut where episodes end: what was before does not count for what comes after."""
+    """Transitions of one env each, cut where episodes end, and wherever one was broken off: what was before does not
+    count for what comes after.
+    """
     for env in range(replay.num_envs):
         ours = slots[slots % replay.num_envs == env]
-        ends = (replay.columns["ended"][ours].nonzero().squeeze(-1) + 1).tolist()
+        ended, last = replay.columns["ended"][ours], len(ours)
+        broken = torch.zeros_like(ended)
+        broken[:-1] = (replay.next(ours[:-1]) != ours[1:]) & ~ended[:-1]
+        cuts = ((ended | broken).nonzero().squeeze(-1) + 1).tolist()
         start = 0
-        for end in [*(end for end in ends if end < len(ours)), len(ours)]:
-            if end - start >= PIECE or end == len(ours):
+        for end in [*(cut for cut in cuts if cut < last), last]:
+            if end - start >= PIECE or end == last or broken[end - 1]:
                 if end > start:
                     yield ours[start:end]
                 start = end

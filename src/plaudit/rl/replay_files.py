@@ -143,7 +143,8 @@ class ReplayLog:
         _check_same(replay, state)
         for name in ("done", NUMBER):
             replay.columns[name].zero_()
-        for path in sorted(self.folder.glob(f"*{SUFFIX}")):
+        self._outlived += self.folder.glob(f".*{SUFFIX}")  # What a kill left half-written.
+        for path in sorted(self.folder.glob(f"[0-9]*{SUFFIX}")):
             number = int(path.stem)
             if number > state["last"]:
                 self._outlived.append(path)
@@ -178,9 +179,12 @@ class ReplayLog:
         slots = self.replay.slot(numbers, envs)
         content = {name: self.replay.columns[name][slots].cpu() for name in columns}
         content |= {NUMBER: numbers, _ENV: envs}
+        self.replay.reread()
+        there = self.replay.columns["done"][slots].cpu()
         if "done" in content:
-            self.replay.reread()
-            content["done"] = self.replay.columns["done"][slots].cpu()
+            content["done"] = there
+        else:  # Of what was overwritten while it was read, nothing is known.
+            content = {name: values[there] for name, values in content.items()}
         self.last += 1
         path = self._file(self.last)
         with whole_file(path) as temporary:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 HARMLESS = {
     *("cameras", "camera_size", "frames", "randomize", "shader", "show_goal", "draft"),
-    *("num_envs", "expert", "vectorization", "worker_timeout", "workers", "sim_backend"),
+    *("num_envs", "expert", "vectorization", "worker_timeout", "workers", "sim_backend", "real_time"),
     *("episode_length", "max_episode_steps"),
 }
 """Keys of envs in which demonstrations may differ: how an env looks, how it is run, and when the clock ends an episode,

@@ -16,16 +16,13 @@ from plaudit.rl.obs import ObsDim, PolicyObs, flat
 from plaudit.rl.pace import Pace
 from plaudit.rl.policy import Policy
 from plaudit.rl.relabel import settle
-from plaudit.rl.renewal import renew
+from plaudit.rl.renewal import UNSETTLED, renew
 from plaudit.rl.replay import Allocate, Batch, Replay
 from plaudit.rl.replay_files import Keeper, ReplayLog, open_replay, replay_for
 from plaudit.rl.sac_policy import SACPolicy
 
 DRAWN = 64 * 2**20
 """Bytes of transitions that are drawn together, at most."""
-
-UNSETTLED = -1
-"""Version of a reward that nobody has given yet."""
 
 
 class Learning(NamedTuple):

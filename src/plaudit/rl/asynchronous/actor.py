@@ -64,7 +64,7 @@ class Actor(BaseAlgorithm):
         self.policy_config, self.learns_on, self.seed, self.imports = policy, str(device), seed, imports
         self.memory = SharedMemory()
         self._process: LearningProcess | None = None
-        self._random: torch.Tensor | None = None
+        self._random: dict[str, Any] | None = None
         self._letter, self._acts_by, self._stale, self._waited = 0, 0, 0, 0.0
         self._totals = torch.zeros(len(Losses._fields), 2, dtype=torch.float64)
         self._told, self._idle, self._last = self._totals, 0.0, time.perf_counter()

@@ -19,17 +19,21 @@ from plaudit.rl.algorithms.sac_learner import Losses
 from plaudit.rl.asynchronous.exchange import Exchange
 from plaudit.rl.asynchronous.memory import SharedMemory
 from plaudit.rl.asynchronous.reader import ReplayReader
-from plaudit.rl.checkpoint import CheckpointFolder
+from plaudit.rl.checkpoint import CheckpointFolder, save
 from plaudit.rl.policy import Policy, build_policy
 from plaudit.rl.relabel import Layout
 from plaudit.rl.replay import OBS, Replay
 from plaudit.rl.replay_files import Keeper, MappedFiles
+from plaudit.rl.rng import rng_state, set_rng_state
 
 TOGETHER = 8
 """Gradient steps after which new weights are put out, at the latest."""
 
 BEST = "best.pt"
 """The checkpoint whose actor is the one that was evaluated, and not the newest."""
+
+LEARNING_SEED = 2_000_003
+"""Added to the run's seed, so that learning does not draw what acting draws."""
 
 RANDOM = "random"
 """What a checkpoint calls the state of who learns by chance, beside what `SAC` keeps."""
@@ -89,7 +93,7 @@ class Job:
     device: str
     folder: Path | None
     seed: int
-    random: torch.Tensor | None
+    random: dict[str, Any] | None
 
 
 @dataclass(frozen=True)
@@ -118,9 +122,10 @@ class Learner:
     """
 
     def __init__(self, job: Job, memory: SharedMemory) -> None:
-        random.seed(job.seed)
-        np.random.seed(job.seed)
-        torch.manual_seed(job.seed)
+        seed = job.seed + LEARNING_SEED
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.manual_seed(seed)
         device = torch.device(job.device)
         policy = build_policy(job.policy, *job.spaces, device)
         policy.load_state_dict(job.weights)
@@ -134,7 +139,7 @@ class Learner:
         self.sac.take_over(job.learning, self.replay, keeper)
         self.exchange.updates = self.sac.pace.updates
         if job.random is not None:
-            torch.set_rng_state(job.random)
+            set_rng_state(job.random)
 
     def _open(self, job: Job, memory: SharedMemory) -> tuple[ReplayReader, Keeper | None]:
         """The replay, and who keeps it."""
@@ -160,8 +165,8 @@ class Learner:
         for row, value in zip(self.totals, losses, strict=True):
             if not math.isnan(value):
                 row += torch.tensor([count * value, count], dtype=torch.float64)
-        self.exchange.updates = sac.pace.updates
         self.exchange.letters.put(self._letter())
+        self.exchange.updates = sac.pace.updates  # Last: whoever waits for it is to find the weights.
         return True
 
     def _letter(self) -> dict[str, torch.Tensor]:
@@ -173,10 +178,10 @@ class Learner:
         self.sac.pace.steps = wish.steps
         self.sac.save_data()
         ours = self.policy.state_dict()
-        learned = {**self.sac.state_dict(), RANDOM: torch.get_rng_state()}
+        learned = {**self.sac.state_dict(), RANDOM: rng_state()}
         content = {**wish.content, "algorithm_class": self.sac.kind, "algorithm": learned}
         if wish.name == BEST:
-            wish.folder.write(BEST, {**content, "policy": {**ours, **wish.content["policy"]}})
+            save(wish.folder.path / BEST, {**content, "policy": {**ours, **wish.content["policy"]}})
         name = "latest.pt" if wish.name == BEST else wish.name
         wish.folder.write(name, {**content, "policy": ours})
 

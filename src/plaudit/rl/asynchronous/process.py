@@ -215,6 +215,8 @@ class _LogLine(logging.handlers.QueueHandler):
 def work(pipe: int, memory: int) -> None:
     """What the process runs."""
     faulthandler.enable()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # The acting process is told too, and says what is saved before the end.
     line = _Line(pipe)
     try:
         begin: Begin = line.receive()
