@@ -173,6 +173,15 @@ def test_once_most_episodes_are_claimed_their_share_counts(claimed: int, alarms:
     assert (audit.check() is not None) is alarms
 
 
+def test_what_only_looks_done_fools_nobody() -> None:
+    audit = Audit(4, AuditConfig(), "success_at_end")
+    logits = [[-1, 1, 1, 1], [1, 1, -1, 1]]
+    success, looks_done = [[0, 0, 0, 1], [0, 0, 0, 0]], [[0, 1, 0, 1], [1, 0, 1, 1]]
+    audit.on_judged(seen(logits, success, [[0] * 4, [1] * 4], looks_done))
+    assert kinds(audit) == ["agreed_success", "fooled", "fooled", "agreed_success"]
+    assert audit.tally.true == 0
+
+
 def test_too_few_claims_raise_no_alarm() -> None:
     audit = Audit(1, AuditConfig())
     audit.on_judged(ended((1, False), count=19))

@@ -105,8 +105,10 @@ class Audit(RewardListener):
             running["untold"] = True
             return
         success = seen.success[t]
+        # What looks done and is not, no picture can tell: to call it a success is neither right nor wrong.
+        unknown = False if seen.looks_done is None else seen.looks_done[t]
         running["right"] |= verdict & success
-        running["wrong"] |= verdict & ~success
+        running["wrong"] |= verdict & ~success & ~np.asarray(unknown)
         running["true"] = success if self.headline == "success_at_end" else running["true"] | success
         running["true_asked"] |= asked & success
 

@@ -28,7 +28,7 @@ EPISODE = np.dtype(
         ("untold", np.bool_),  # At some step nobody said whether it is a success.
         ("claimed", np.bool_),  # The model called a step a success,
         ("right", np.bool_),  # one that was,
-        ("wrong", np.bool_),  # one that was not.
+        ("wrong", np.bool_),  # one that was not, nor looked so.
         ("true", np.bool_),  # The episode is a success, by the env's headline.
         ("true_asked", np.bool_),  # A step was a success at which the model was asked.
         ("frames", np.int32),
@@ -49,11 +49,12 @@ Episodes = NDArray[np.void]
 def kinds_of(episodes: Episodes) -> NDArray[np.int8]:
     """What each episode is, as a number of `KINDS`; -1 where there is no truth to tell.
 
-    *fooled*: the model called it a success, never at a step that was one, and the episode was none: the serious kind.
+    *fooled*: the model called it a success at a step that did not even look like one, never at one that was, and the
+    episode was none: the serious kind.
     *early*: it called some step a success that was none, but there was a success. *missed*: a success at a step at
     which it was asked, and it never said so. Else they agree.
     """
-    fooled = episodes["claimed"] & ~episodes["right"] & ~episodes["true"]
+    fooled = episodes["wrong"] & ~episodes["right"] & ~episodes["true"]
     missed = ~episodes["claimed"] & episodes["true_asked"]
     cases = [episodes["untold"], fooled, episodes["wrong"], episodes["claimed"], missed]
     return np.select(cases, [_UNTOLD, FOOLED, _EARLY, _SUCCESS, _MISSED], _FAILURE).astype(np.int8)
