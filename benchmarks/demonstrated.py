@@ -157,7 +157,8 @@ class Bench:
 
     def sac(self, task: str, seed: int) -> Result:
         """The same without demonstrations."""
-        words = ["algorithm.cfg.demonstrations=null", "algorithm.cfg.num_demonstrations=null", self.taught(task, seed)]
+        words = [f"algorithm.cfg.{key}" for key in ("demonstrations=null", "num_demonstrations=null", "cloning=0")]
+        words.append(self.taught(task, seed))
         return self.policy(f"{task}-sac", f"rlpd_{task}", seed, words)
 
     def oracle(self, task: str, seed: int) -> Result:
