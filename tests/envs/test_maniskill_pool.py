@@ -78,8 +78,8 @@ def test_pictures_are_drawn_with_each_step_where_they_are_observations(make: Mak
     ("kind", "words"),
     [
         ("Failing", ["worker 1 of 1, with envs 0 to 1, failed in 'advance'", "ZeroDivisionError: in the simulator"]),
-        ("Dying", ["ended in 'advance' by signal 9", "out of memory?"]),
-        ("Crashing", ["by signal 11", "about to break", "in advance"]),
+        ("Dying", ["was ended by SIGKILL, perhaps for want of memory, in 'advance'"]),
+        ("Crashing", ["was ended by SIGSEGV", "about to break", "in advance"]),
         ("Hanging", ["has not answered 'advance' for 0.5 s (env.cfg.worker_timeout)", "in advance"]),
     ],
 )

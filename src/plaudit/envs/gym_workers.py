@@ -20,6 +20,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState
 
 from plaudit.errors import EnvError
+from plaudit.processes import how_it_ended
 
 LAST_WORDS = 2.0
 """Seconds in which a process that hangs must write down where it is, and one that dies must be gone."""
@@ -120,10 +121,8 @@ class Workers(AsyncVectorEnv):
         process = self.processes[dead[0]]
         process.join(LAST_WORDS)
         code = process.exitcode or 0
-        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        memory = " There may have been too little memory." if code == -9 else ""
         words = self._last_words(dead[0]) if code in (-6, -7, -8, -11) else ""
-        return f"gym:{self.env_id}: the process of env {dead[0]} {how} in {what}.{memory}{words}"
+        return f"gym:{self.env_id}: the process of env {dead[0]} {how_it_ended(code)}, in {what}.{words}"
 
     def _last_words(self, index: int) -> str:
         """The stack that a process wrote down, once it has."""

@@ -23,6 +23,7 @@ from plaudit.compute import cores
 from plaudit.envs.base import Frames
 from plaudit.envs.maniskill_worker import CLOSE, DONE, FAILED, Array, Shapes, SharedArrays
 from plaudit.errors import EnvError, PlauditError
+from plaudit.processes import how_it_ended, see_off
 
 _FAREWELL = 3.0
 """Seconds that workers have to end by themselves."""
@@ -221,9 +222,7 @@ class WorkerPool:
             worker.process.kill()
             what = f"has not answered '{command}' for {self.patience:g} s (env.cfg.worker_timeout), and was ended"
         else:
-            code = worker.process.wait()
-            what = f"ended in '{command}' by signal {-code}" if code < 0 else f"ended in '{command}' with code {code}"
-            what += " (out of memory?)" if code == -signal.SIGKILL else ""
+            what = f"{how_it_ended(worker.process.wait())}, in '{command}'"
         said = worker.last_words()
         self.close()
         raise EnvError(f"{self._name(index)} {what}.{said}")
@@ -255,11 +254,7 @@ def _end(workers: list[_Worker]) -> None:
         worker.pipe.close()
     until = time.monotonic() + _FAREWELL
     for worker in workers:
-        try:
-            worker.process.wait(max(0.0, until - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            worker.process.kill()
-            worker.process.wait()
+        see_off(worker.process, until - time.monotonic())
         worker.log.close()
 
 

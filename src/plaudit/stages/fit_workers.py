@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from plaudit.compute import wait_quietly
 from plaudit.errors import PlauditError
+from plaudit.processes import how_it_ended, see_off
 from plaudit.stages.common import import_users_modules
 from plaudit.stages.fit import Job, carry_out
 
@@ -111,11 +112,7 @@ class Worker:
             self.outcome = message
 
     def _died(self) -> PlauditError:
-        code = self.process.wait()
-        how = f"ended with code {code}"
-        if code < 0:
-            how = f"was ended by {signal.Signals(-code).name}"
-            how += ", perhaps for want of memory" if -code == signal.SIGKILL else ""
+        how = how_it_ended(self.process.wait())
         return PlauditError(
             f"process {self.seat.rank} of a fit in {self.seat.size} processes {how}. Go on from its last checkpoint, "
             "if it has written one, with plaudit fit --resume."
@@ -123,11 +120,7 @@ class Worker:
 
     def end(self, deadline: float) -> None:
         """Sees that the process is gone, by force once the deadline has passed."""
-        try:
-            self.process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        see_off(self.process, deadline - time.monotonic())
         self.pipe.close()
 
 

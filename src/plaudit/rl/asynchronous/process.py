@@ -28,6 +28,7 @@ from typing import Any
 
 from plaudit.compute import claim_threads
 from plaudit.errors import PlauditError
+from plaudit.processes import how_it_ended
 from plaudit.rl.asynchronous.learner import Job, Learner, Save
 from plaudit.rl.asynchronous.memory import Place, SharedMemory
 
@@ -157,11 +158,7 @@ class LearningProcess:
             self.pipe.send_bytes(pickle.dumps(None))
 
     def _died(self) -> str:
-        code = self.process.wait()
-        how = f"ended with code {code}"
-        if code < 0:
-            how = f"was ended by {signal.Signals(-code).name}"
-            how += ", perhaps for want of memory" if -code == signal.SIGKILL else ""
+        how = how_it_ended(self.process.wait())
         return f"the learning process {how}. Go on from the run's latest checkpoint with plaudit train --resume."
 
 
