@@ -3,7 +3,8 @@
 Both sides draw their batches from a replay of the same env and take the same steps: actor, critics and temperature at
 every one, on networks of the same size. The peer computes its ten critics one after the other, with autograd; so that
 what the ensemble adds can be told from what the gradients by hand do, ours also take turns with the same gradients by
-hand of one critic after the other.
+hand of one critic after the other. And beside both stands what no float32 update can beat: the products of the hidden
+layers alone, with nothing between them.
 """
 
 from __future__ import annotations
@@ -98,6 +99,22 @@ def sb3_steps(critics: int) -> Callable[[int], object]:
     return lambda count: model.train(count, BATCH)
 
 
+def products(critics: int) -> Callable[[int], object]:
+    """The products of weights between hidden layers that an update cannot do without, so many updates at a call.
+
+    Each critic has three (forward, and back to its weights and to its inputs), its target one, and the actor's way
+    through it two, forward and back; the actor has one for the next action, and three of its own.
+    """
+    x, weight, out = torch.randn(BATCH, WIDTH), torch.randn(WIDTH, WIDTH), torch.empty(BATCH, WIDTH)
+    needed = 6 * critics + 4
+
+    def run(count: int) -> None:
+        for _ in range(count * needed):
+            torch.mm(x, weight, out=out)
+
+    return run
+
+
 def speed(steps: Callable[[int], object], threads: int, count: int) -> Callable[[], float]:
     """A run that gives gradient steps in a second."""
 
@@ -113,7 +130,7 @@ def speed(steps: Callable[[int], object], threads: int, count: int) -> Callable[
 def compared(critics: int, target: float, quick: bool) -> list[Row]:
     """All sides, each with the number of threads that is best for it."""
     say(f"gradient steps/s, {critics} critics of {WIDTH} x {WIDTH}, batches of {BATCH}")
-    sides = {"plaudit": plaudit_steps(critics), "sb3": sb3_steps(critics)}
+    sides = {"plaudit": plaudit_steps(critics), "sb3": sb3_steps(critics), "products": products(critics)}
     if critics > 2:
         sides["one by one"] = plaudit_steps(critics, looped=True)
     count = 10 if quick else 50
@@ -127,7 +144,11 @@ def compared(critics: int, target: float, quick: bool) -> list[Row]:
         for side in sides
     }
     ours = seen[best.pop("plaudit")]
-    peers = {"sb3": "SB3" if critics == 2 else "SB3, which loops over critics", "one by one": "our own, looped over"}
+    peers = {
+        "sb3": "SB3" if critics == 2 else "SB3, which loops over critics",
+        "one by one": "our own, looped over",
+        "products": "the products alone",
+    }
     rows = []
     for side, name in best.items():
         theirs, note = seen[name], f"threads of the peer: {name[-2]}"
