@@ -55,6 +55,7 @@ def test_log_prob_is_that_of_torch_distributions(squash: bool) -> None:
     torch.testing.assert_close(log_prob.double(), expected, rtol=1e-4, atol=1e-4)
     again, entropy, same_value = policy.evaluate_actions(obs, action)
     assert torch.equal(again, log_prob)
+    assert torch.equal(policy.log_prob(obs, action), log_prob)
     assert torch.equal(value, same_value)
     assert entropy.shape == log_prob.shape == value.shape == (256,)
 

@@ -89,13 +89,25 @@ def test_it_does_as_was_shown(loss: str) -> None:
 
 def test_the_likelihood_also_learns_how_sure_to_be() -> None:
     policy = sac_policy(probe())
-    algorithm = clone(policy, loss="likelihood", learning_rate=1e-2, batch_size=256, updates=300)
+    algorithm = clone(policy, loss="likelihood", batch_size=256, updates=600)
     mean, deviation = TOLD
     algorithm.show(shown(torch.ones(2000, 1), (mean + deviation * torch.randn(2000, 1)).tanh()))
     algorithm.update()
     found, raw = policy.actor(torch.ones(1, 1))[0].detach().chunk(2, -1)
     assert float(found) == pytest.approx(mean, abs=0.03)
     assert float(raw.exp()) == pytest.approx(deviation, rel=0.15)
+
+
+@pytest.mark.parametrize("loss", ["mse", "likelihood"])
+def test_critics_are_not_asked(loss: str) -> None:
+    policy, asked = sac_policy(probe()), []
+    policy.critics.register_forward_pre_hook(lambda *words: asked.append(words))
+    algorithm = clone(policy, loss=loss, updates=2)
+    algorithm.show(halves())
+    algorithm.update()
+    assert not asked
+    policy.get_value(torch.zeros(1, 1))
+    assert asked
 
 
 def test_the_squared_error_by_hand() -> None:

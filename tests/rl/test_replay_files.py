@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from test_replay import Walk, everything, rows
 
 from plaudit.errors import CheckpointError, ConfigError, OutputError
@@ -226,3 +228,47 @@ def test_a_replay_for_what_was_kept(tmp_path: Path) -> None:
     }
     with pytest.raises(CheckpointError, match=r"that of the checkpoint and this run's differ in 'frame/a'"):
         ReplayLog(Replay(31, 2, 3, 1, extras={**layout, "frame/a": ((8, 4, 3), torch.uint8)}), tmp_path).load(state)
+
+
+@pytest.mark.parametrize("storage", ["memory", "disk"])
+@pytest.mark.parametrize("part", module.PARTS)
+def test_a_checkpoint_that_lacks_something_says_what(tmp_path: Path, storage: Any, part: str) -> None:
+    _, keeper = open_replay(30, 2, 1, 1, CPU, storage=storage, folder=tmp_path)
+    assert keeper is not None and set(keeper.state_dict()) - {module.LAST} == set(module.PARTS)
+    state = {name: value for name, value in keeper.state_dict().items() if name != part}
+    said = rf"the checkpoint does not say '{part}' of the replay: an older Plaudit wrote it. .* runtime.resume"
+    with pytest.raises(CheckpointError, match=said):
+        keeper.load(state)
+    with pytest.raises(CheckpointError, match=said):
+        module.replay_for(state, 1, 1)
+
+
+def test_a_replay_that_was_kept_in_another_way_is_refused(tmp_path: Path) -> None:
+    ways: tuple[Literal["memory", "disk"], ...] = ("memory", "disk")
+    keepers = [open_replay(30, 2, 1, 1, CPU, storage=way, folder=tmp_path)[1] for way in ways]
+    memory, disk = (keeper for keeper in keepers if keeper is not None)
+    with pytest.raises(CheckpointError, match=r"kept with algorithm.cfg.storage=disk, but here it is memory"):
+        memory.load(disk.state_dict())
+    with pytest.raises(CheckpointError, match=r"kept with algorithm.cfg.storage=memory, but here it is disk"):
+        disk.load(memory.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"version": None}, r"has no column 'version'"),
+        ({"env": None}, r"has no column 'env'"),
+        ({"number": None}, r"has no column 'number'"),
+        ({"done": None, "number": None}, r"has no column 'number'"),
+        ({"mood": torch.zeros(3)}, r"has a column 'mood'"),
+    ],
+)
+def test_a_file_of_another_version_says_what_differs(tmp_path: Path, change: dict[str, Any], said: str) -> None:
+    replay, walk = Replay(30, 2, 1, 1), Walk(2, 3)
+    log = ReplayLog(replay, tmp_path)
+    walk.step(replay)
+    log.save()
+    content = {**load_file(tmp_path / "000001.safetensors"), **change}
+    save_file({name: value for name, value in content.items() if value is not None}, tmp_path / "000001.safetensors")
+    with pytest.raises(CheckpointError, match=rf"000001.safetensors' {said}.* another version wrote it"):
+        again(tmp_path, log.state_dict())

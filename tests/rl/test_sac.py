@@ -19,7 +19,7 @@ from plaudit.envs import build_env
 from plaudit.envs.config import ProbeConfig
 from plaudit.envs.probes import ActionReward, Probe, Timeout
 from plaudit.errors import CheckpointError, ConfigError, NonFiniteError, PlauditError
-from plaudit.rl import Trainer, build_algo
+from plaudit.rl import Trainer, build_algo, checkpoint
 from plaudit.rl.algorithms import sac as module
 from plaudit.rl.replay import Replay
 from plaudit.rl.sac_policy import SACPolicy
@@ -238,6 +238,32 @@ def test_another_size_is_refused(tmp_path: Path) -> None:
     other = make_trainer(run=tmp_path, sac={"capacity": 4000})
     with pytest.raises(CheckpointError, match=r"1250 slots for each of 4 envs, but here are 1000 for 4"):
         other.load(tmp_path / "checkpoints" / "latest.pt")
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        (("replay",), r"'replay' of SAC"),
+        (("pace",), r"'pace' of SAC"),
+        (("pace", "since"), r"'since' of the gradient steps that are due"),
+        (("learner", "target"), r"'target' of what SAC has learned"),
+        (("replay", "obs"), r"'obs' of the replay"),
+        (("demonstrations", "extras"), r"'extras' of the replay"),
+    ],
+)
+def test_a_checkpoint_of_an_older_version_says_what_it_lacks(tmp_path: Path, path: tuple[str, ...], said: str) -> None:
+    first = make_trainer(run=tmp_path)
+    first.algorithm.show(shown(0.3))
+    first.train(iterations=1)
+    latest = tmp_path / "checkpoints" / "latest.pt"
+    content = checkpoint.load(latest)
+    part = content["algorithm"]
+    for name in path[:-1]:
+        part = part[name]
+    del part[path[-1]]
+    checkpoint.save(latest, content)
+    with pytest.raises(CheckpointError, match=rf"the checkpoint does not say {said}: an older Plaudit wrote it"):
+        make_trainer(run=tmp_path).load(latest)
 
 
 SCRIPT = textwrap.dedent(

@@ -48,6 +48,7 @@ def test_densities_add_up_to_one_in_those_units() -> None:
         grid = torch.cartesian_prod(torch.linspace(-1.995, 1.995, 400), torch.linspace(0.0125, 9.9875, 400))
         log_prob, _, _ = policy.evaluate_actions(torch.zeros(len(grid), 3), grid)
         assert float(log_prob.exp().mean()) * 40.0 == pytest.approx(1.0, abs=0.02)
+        assert torch.equal(policy.log_prob(torch.zeros(len(grid), 3), grid), log_prob)
         obs = torch.zeros(20_000, 3)
         _, entropy, _ = policy.evaluate_actions(obs, policy.act(obs))
         log_prob = policy.evaluate_actions(obs, policy.act(obs))[0]

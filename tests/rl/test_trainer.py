@@ -427,6 +427,24 @@ def test_a_disk_that_fills_up_keeps_the_last_checkpoint(
     assert checkpoint.load(trainer.run.latest)["trainer"]["iteration"] == 1
 
 
+@pytest.mark.parametrize("evaluates", [False, True])
+def test_a_disk_that_is_full_does_not_hide_what_went_wrong_before(
+    make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, evaluates: bool
+) -> None:
+    def fail(*words: object) -> None:
+        raise EnvError("a worker died.")
+
+    def full(path: Path, content: object) -> None:
+        raise OutputError("the disk is full.")
+
+    trainer = make_trainer(run=True, evaluates=evaluates, eval_freq=128)
+    monkeypatch.setattr(trainer.eval_env if evaluates else trainer.env, "step", fail)
+    monkeypatch.setattr(checkpoint, "save", full)
+    with pytest.raises(EnvError, match=r"a worker died"):
+        trainer.train()
+    assert "what was learned since the last checkpoint is lost: the disk is full." in caplog.messages
+
+
 def test_a_checkpoint_of_another_policy_or_algorithm_is_refused(make_trainer: MakeTrainer) -> None:
     trainer = make_trainer(run=True)
     trainer.train()

@@ -121,6 +121,10 @@ class ActorCritic(BoxPolicy):
         mean, value = self._forward(obs)
         return self._log_prob(mean, actions), self.entropy(mean), value
 
+    def log_prob(self, obs: PolicyObs, actions: torch.Tensor) -> torch.Tensor:
+        mean: torch.Tensor = self.actor(join(*self._features(obs, image=self.sees[0])))
+        return self._log_prob(mean, actions)
+
     @torch.no_grad()
     def learn_statistics(self, obs: PolicyObs) -> None:
         if self.normalizer is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,6 +89,15 @@ def load_policy(policy: torch.nn.Module, state: Mapping[str, torch.Tensor], path
         if name not in own:
             raise CheckpointError(f"the checkpoint '{path}' is of another policy: it has '{name}', which is not here.")
     policy.load_state_dict(dict(state))
+
+
+def check_parts(state: Mapping[str, Any], names: Iterable[str], of: str) -> None:
+    """Raises a `CheckpointError` where what a checkpoint keeps of something lacks one of some parts."""
+    if missing := [name for name in names if name not in state]:
+        raise CheckpointError(
+            f"the checkpoint does not say '{missing[0]}' of {of}: an older Plaudit wrote it. Resume it with that one, "
+            "or begin a new run with runtime.resume, which takes up the policy alone."
+        )
 
 
 @dataclass(frozen=True)

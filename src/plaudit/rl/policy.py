@@ -50,6 +50,12 @@ class Policy(nn.Module, ABC):
         """Returns (log_prob, entropy, value), (n,) each."""
         raise NotImplementedError
 
+    def log_prob(self, obs: PolicyObs, actions: torch.Tensor) -> torch.Tensor:
+        """Returns the log density of actions alone, (n,). A policy overrides it where `evaluate_actions` would compute
+        much that is not asked for here.
+        """
+        return self.evaluate_actions(obs, actions)[0]
+
     def learn_statistics(self, obs: PolicyObs) -> None:
         """Takes a rollout's observations, (n, ...), into normalisation statistics. Algorithms call it after the
         last gradient step on that rollout, so that acting and learning see the same statistics."""

@@ -21,6 +21,7 @@ from safetensors.torch import load_file, save_file
 
 from plaudit.errors import CheckpointError, ConfigError, OutputError
 from plaudit.files import whole_file
+from plaudit.rl.checkpoint import check_parts
 from plaudit.rl.obs import ObsDim
 from plaudit.rl.relabel import Layout
 from plaudit.rl.replay import NUMBER, Allocate, Replay, check_room
@@ -31,6 +32,12 @@ _ENV = "env"
 """Column of a file: of which env its rows are."""
 
 SUFFIX = ".safetensors"
+
+PARTS = ("heads", "rows", "size", "extras", "obs")
+"""What a checkpoint says of any replay; see `filled`."""
+
+LAST = "last"
+"""What it says besides of one that is kept by what is new of it: the number of the newest file."""
 
 
 class Keeper(Protocol):
@@ -134,9 +141,10 @@ class ReplayLog:
                 del self._heads[number]
 
     def state_dict(self) -> dict[str, Any]:
-        return {"last": self.last, **filled(self.replay)}
+        return {LAST: self.last, **filled(self.replay)}
 
     def load(self, state: Mapping[str, Any]) -> None:
+        _check_storage(state, "memory")
         # Files that were written after the checkpoint are left out, and go once there is something new: the run lives
         # through that time once more, but whoever only looks at an old checkpoint takes nothing from the newest.
         replay = self.replay
@@ -146,10 +154,10 @@ class ReplayLog:
         self._outlived += self.folder.glob(f".*{SUFFIX}")  # What a kill left half-written.
         for path in sorted(self.folder.glob(f"[0-9]*{SUFFIX}")):
             number = int(path.stem)
-            if number > state["last"]:
+            if number > state[LAST]:
                 self._outlived.append(path)
                 continue
-            content = _read(path)
+            content = _read(path, replay)
             envs = content.pop(_ENV)
             self._heads[number] = _newest(content[NUMBER], envs, replay.num_envs)
             slots = replay.slot(content[NUMBER], envs).to(replay.device)
@@ -161,7 +169,7 @@ class ReplayLog:
         replay.heads.copy_(state["heads"])
         _forget(replay)
         _tell_missing(replay, state, self.folder)
-        self.last, self._saved = int(state["last"]), replay.heads.clone()
+        self.last, self._saved = int(state[LAST]), replay.heads.clone()
 
     def _file(self, number: int) -> Path:
         return self.folder / f"{number:06d}{SUFFIX}"
@@ -241,6 +249,7 @@ class MappedFiles:
         return filled(self.replay)
 
     def load(self, state: Mapping[str, Any]) -> None:
+        _check_storage(state, "disk")
         _check_same(self.replay, state)
         self.replay.heads.copy_(state["heads"])
         _forget(self.replay)
@@ -258,6 +267,7 @@ def replay_for(
     state: Mapping[str, Any], obs_dim: ObsDim, action_dim: int, device: torch.device | str = "cpu"
 ) -> Replay:
     """An empty replay with as much room as the one that a keeper's `state_dict` is of, for `load` to fill."""
+    check_parts(state, PARTS, "the replay")
     return Replay(
         state["rows"] * len(state["heads"]), len(state["heads"]), obs_dim, action_dim, device, extras=_extras(state)
     )
@@ -267,19 +277,41 @@ def _extras(state: Mapping[str, Any]) -> Layout:
     return {name: (tuple(shape), getattr(torch, kind)) for name, (shape, kind) in state["extras"].items()}
 
 
-def _read(path: Path) -> dict[str, torch.Tensor]:
+def _read(path: Path, replay: Replay) -> dict[str, torch.Tensor]:
+    """A file of a replay like this one: all columns of some slots, or those that have changed since."""
     try:
-        return load_file(path)
+        content = load_file(path)
     except (SafetensorError, OSError, ValueError) as error:
         raise CheckpointError(
             f"the replay '{path}' is damaged ({error}). Resume from an earlier checkpoint, or delete the file to go on "
             "without what it holds."
         ) from error
+    known, wanted = {_ENV, *replay.columns}, {_ENV, NUMBER}
+    differs = (known if "done" in content else wanted) - set(content) or set(content) - known
+    if differs:
+        name = min(differs)
+        raise CheckpointError(
+            f"the replay '{path}' has {'a' if name in content else 'no'} column '{name}', unlike this run's: another "
+            "version wrote it. Resume the run with that one, or begin a new run with runtime.resume, which "
+            "takes up the policy alone."
+        )
+    return content
 
 
 def _newest(numbers: torch.Tensor, envs: torch.Tensor, num_envs: int) -> torch.Tensor:
     """The highest number of each env."""
     return torch.full((num_envs,), -1, dtype=torch.int64).scatter_reduce_(0, envs, numbers, "amax")
+
+
+def _check_storage(state: Mapping[str, Any], ours: str) -> None:
+    """Sees that a checkpoint keeps all of a replay that is to be known, and that it was kept in the same way."""
+    check_parts(state, PARTS, "the replay")
+    theirs = "memory" if LAST in state else "disk"
+    if theirs != ours:
+        raise CheckpointError(
+            f"the replay of the checkpoint was kept with algorithm.cfg.storage={theirs}, but here it is {ours}. Keep "
+            "it as it was, or begin a new run with runtime.resume, which takes up the policy alone."
+        )
 
 
 def _check_same(replay: Replay, state: Mapping[str, Any]) -> None:

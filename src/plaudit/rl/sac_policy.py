@@ -117,6 +117,9 @@ class SACPolicy(BoxPolicy):
         value = self._values(features, actions).mean(0)
         return self._log_prob(outputs, actions), self.log_volume - drawn.log_prob, value
 
+    def log_prob(self, obs: PolicyObs, actions: torch.Tensor) -> torch.Tensor:
+        return self._log_prob(self.actor(self.features(obs))[0], actions)
+
     def features(self, obs: PolicyObs) -> torch.Tensor:
         """What actor and critics are given of observations, (n, d): vectors, then what the encoder sees."""
         vector = self.vector(obs) if self.vectors else None

@@ -13,7 +13,7 @@ import torch
 
 from plaudit.config.schema import RuntimeConfig
 from plaudit.envs.base import VecEnv
-from plaudit.errors import CheckpointError, DataError, EnvError
+from plaudit.errors import CheckpointError, DataError, EnvError, PlauditError
 from plaudit.rl import checkpoint
 from plaudit.rl.algorithms.base import BaseAlgorithm
 from plaudit.rl.evaluate import best_metric, evaluate
@@ -107,8 +107,7 @@ class Trainer:
             with Interrupt() as interrupt:
                 while self.iteration < total and not self._reached and not interrupt.asked:
                     self._iterate(total)
-                if self.iteration >= total:
-                    self.algorithm.catch_up(lambda: interrupt.asked)
+                self._catch_up(lambda: self.iteration >= total and not interrupt.asked)
                 self._save("latest.pt")
                 if not interrupt.asked and self.eval_env is not None and self.last_eval_step < self.step:
                     self._evaluate()
@@ -128,20 +127,20 @@ class Trainer:
             losses = self.algorithm.update()
         except (EnvError, DataError):
             if all(torch.isfinite(weights).all() for weights in self.policy.parameters()):
-                self._save("latest.pt", with_env=False)
+                self._rescue(with_env=False)
             raise
         before = self.step
         self.iteration += 1
         self.step += self._steps_per_iteration
         elapsed = time.perf_counter() - started
         self.seconds += elapsed
-        self._log({**losses, **extra}, self._steps_per_iteration / elapsed)
+        self._log({**losses, **extra, "charts/steps_per_second": self._steps_per_iteration / elapsed})
         if self._due(self.settings.eval_freq, before):
             self._evaluate()
         if self._due(self.settings.save_freq, before):
             self._save_numbered()
-        elif 0 < self.settings.save_seconds <= time.perf_counter() - self._saved:
-            self._save("latest.pt")
+        else:
+            self._save_by_the_clock()
 
     def _collect(self) -> dict[str, Any]:
         """One rollout, from where the last one stopped."""
@@ -163,14 +162,26 @@ class Trainer:
         self.env.stagger()
         return obs
 
-    def _log(self, losses: dict[str, Any], steps_per_second: float) -> None:
+    def _catch_up(self, wanted: Callable[[], bool]) -> None:
+        """Has what is still to be learned learned, for as long as that is `wanted`, and tells what came of it."""
+
+        def go_on() -> bool:
+            if goes_on := wanted():
+                self._save_by_the_clock()
+            return goes_on
+
+        started = time.perf_counter()
+        if losses := self.algorithm.catch_up(go_on):
+            self.seconds += time.perf_counter() - started
+            self._log(losses)
+
+    def _log(self, losses: dict[str, Any]) -> None:
         metrics = {name if "/" in name else f"train/{name}": float(value) for name, value in losses.items()}
         metrics |= self.stats.flush()
         if self.relabelled is not None:
             metrics |= self.relabelled.report()
             if "rollout/success_once" in metrics:
                 metrics["env/success_once"] = metrics["rollout/success_once"]
-        metrics["charts/steps_per_second"] = steps_per_second
         for listener in self.listeners:
             listener.on_metrics(self.step, metrics)
 
@@ -184,7 +195,7 @@ class Trainer:
             name = best_metric(self.settings.best_metric, result, self.env)
         except Exception:
             # Whatever is wrong with the evaluation, what was learned is kept.
-            self._save("latest.pt")
+            self._rescue()
             raise
         if self.last_eval and name != best_metric(self.settings.best_metric, self.last_eval, self.env):
             # An env may begin to tell success late; until then the return was the metric.
@@ -237,6 +248,10 @@ class Trainer:
             "exact_resume": self.exact_resume,
         }
 
+    def _save_by_the_clock(self) -> None:
+        if 0 < self.settings.save_seconds <= time.perf_counter() - self._saved:
+            self._save("latest.pt")
+
     def _save_numbered(self) -> None:
         self._save(f"step_{self.step}.pt")
 
@@ -247,6 +262,13 @@ class Trainer:
         folder = checkpoint.CheckpointFolder(self.run.checkpoints, self.settings.keep_checkpoints)
         self.algorithm.save(folder, name, self.state_dict(with_env))
         self._saved = time.perf_counter()
+
+    def _rescue(self, with_env: bool = True) -> None:
+        """Saves what was learned where something has gone wrong, which must not be hidden by a disk that is full."""
+        try:
+            self._save("latest.pt", with_env)
+        except PlauditError as error:
+            logger.error("what was learned since the last checkpoint is lost: %s", error)
 
     def state_dict(self, with_env: bool = True) -> dict[str, Any]:
         """All that an exact resume needs beside what the algorithm has to say."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from sac_helpers import make_trainer, sac_of
 
 from plaudit.envs.config import ProbeConfig
 from plaudit.envs.probes import ObsActionReward
-from plaudit.errors import ConfigError
+from plaudit.errors import ConfigError, EnvError, PlauditError
 from plaudit.rewards.env import RewardedEnv
 from plaudit.rl import Listener, Trainer, checkpoint
 from plaudit.rl.asynchronous import actor as acting
@@ -201,3 +202,86 @@ def test_the_best_checkpoint_has_the_actor_that_was_evaluated(tmp_path: Path, mo
 def test_a_ring_without_room_to_read_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"capacity is 100, but with runtime.mode=async .* 144 or more"):
         make_async(sac={"capacity": 100, "batch_size": 16})
+
+
+def test_a_swap_of_the_model_while_another_process_learns_is_refused(tmp_path: Path) -> None:
+    keys: dict[str, Any] = {"run": tmp_path, "sac": {"learning_starts": 40, "batch_size": 16, "update_ratio": 0.1}}
+    env = RewardedEnv(Slider(4), manager())
+    trainer = make_async(env, rollout_steps=9, **keys)
+    trainer.train(iterations=4)
+    buffer = actor_of(trainer).buffer
+    before = buffer.columns["reward"].clone()
+    env.swap(manager(brightness(0.9)), 2)
+    with pytest.raises(EnvError, match=r"swapped.* while another process learns \(runtime.mode=async\).* Resume"):
+        trainer.train(iterations=5)
+    assert torch.equal(buffer.columns["reward"], before)
+    other = RewardedEnv(Slider(4), manager(brightness(0.9)), version=2)  # As the message says.
+    resumed = make_async(other, rollout_steps=9, **keys)
+    resumed.load(tmp_path / "checkpoints" / "latest.pt")
+    resumed.train(iterations=5)
+    replay = learner_of(resumed).replay
+    assert len(replay) == 5 * 36 and (replay.columns["version"][replay.transitions()] == other.judge).all()
+
+
+@pytest.mark.parametrize("what", ["show", "load_state_dict"])
+def test_what_the_other_process_would_not_be_told_is_refused(what: str) -> None:
+    trainer = make_async(iterations=1)
+    state = actor_of(trainer).sac.state_dict()
+    trainer.train()
+    with pytest.raises(PlauditError, match=rf"Actor.{what} was called after learning had begun"):
+        getattr(actor_of(trainer), what)({"show": shown(1), "load_state_dict": state}[what])
+
+
+def owing(monkeypatch: pytest.MonkeyPatch, log: Log, **keys: Any) -> Trainer:
+    """A trainer in a world that does not wait, of which nothing is learned until it is waited for."""
+    monkeypatch.setattr(InThisProcess, "patience", 10**9)
+    sac = {"update_ratio": 1.0, "batch_size": 8, "learning_starts": 8}
+    return make_async(RealTime(ProbeConfig(num_envs=2)), sac=sac, iterations=6, listeners=[log], **keys)
+
+
+def test_nothing_is_learned_after_an_early_end_until_acting_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log()
+    trainer = owing(monkeypatch, log)
+    trainer.until = lambda: trainer.iteration == 3
+    trainer.train()
+    actor, learner = actor_of(trainer), learner_of(trainer)
+    assert actor.owed == 3 * 16 - 8
+    actor.process.listen(1.0)  # As it is in the test of the best policy, which the stages have follow.
+    assert not learner.learn() and learner.sac.pace.updates == 0 and len(log.metrics) == 3
+    trainer.until = None
+    trainer.train(iterations=3)  # There is no step to take, but there are gradient steps.
+    assert learner.sac.pace.updates == 3 * 16 - 8
+    trainer.train()
+    assert learner.sac.pace.updates == 6 * 16 - 8
+    actor.sac.pace.steps += 100
+    actor.exchange.publish(actor.buffer.heads, actor.sac.pace.steps)
+    assert not learner.learn()  # The run is over.
+
+
+def test_the_gradient_steps_that_follow_the_last_env_step_are_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(acting, "SAY", 0.0)
+    log = Log()
+    trainer = owing(monkeypatch, log)
+    trainer.train()
+    owed, steps = 6 * 16 - 8, [row["train/updates"] for row in log.metrics]
+    assert steps == [0] * 6 + [owed]
+    last = log.metrics[-1]
+    assert last["charts/updates_owed"] == 0 and last["train/critic_loss"] > 0 and "charts/steps_per_second" not in last
+    said = [record.getMessage() for record in caplog.records]
+    assert f"all env steps are taken; the {owed} gradient steps that are owed follow." in said
+    told = [line.split()[0] for line in said if "gradient steps are still owed, for about" in line]
+    assert told == [str(owed - done) for done in range(TOGETHER, owed, TOGETHER)]
+
+
+def test_what_follows_the_last_env_step_is_saved_by_the_clock_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    trainer = owing(monkeypatch, Log(), run=tmp_path, save_freq=10**6, save_seconds=1e-9)
+    process: Any = actor_of(trainer).process
+    save, learned = process.save, []
+    monkeypatch.setattr(process, "save", lambda wish: (learned.append(process.learner.sac.pace.updates), save(wish)))
+    trainer.train()
+    assert sorted(set(learned)) == [*range(0, 6 * 16 - 8, TOGETHER), 6 * 16 - 8]

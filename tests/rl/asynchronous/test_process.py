@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ import torch
 from async_helpers import actor_of, make_async
 from sac_helpers import make_trainer, sac_of
 
-from plaudit.errors import PlauditError
-from plaudit.rl import Listener
+from plaudit.errors import EnvError, PlauditError
+from plaudit.rl import Listener, checkpoint
 
 
 class At(Listener):
@@ -111,3 +112,49 @@ def test_the_end_of_acting_is_the_end_of_learning(tmp_path: Path) -> None:
     resumed = make_trainer(run=tmp_path)
     resumed.load(tmp_path / "checkpoints" / "latest.pt")
     assert resumed.step == sac_of(resumed).pace.steps == 96
+
+
+def test_a_save_that_fails_because_of_an_error_is_told_and_does_not_hide_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def spoil() -> None:
+        actor.flush()
+        (tmp_path / "checkpoints").rename(tmp_path / "before")
+        (tmp_path / "checkpoints").write_text("")  # Nothing can be written there any more.
+        trainer.env.step = fail  # type: ignore[method-assign]
+
+    def fail(action: torch.Tensor) -> Any:
+        raise EnvError("the arm has stopped.")
+
+    trainer = make_async(run=tmp_path, save_freq=96, listeners=[At(128, spoil)])
+    actor = actor_of(trainer)
+    with pytest.raises(EnvError, match=r"the arm has stopped"), closing(actor):
+        trainer.train()
+    said = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert len(said) == 2 and "the learning process failed: cannot write" in said[0]
+    assert said[1].startswith("not written, though asked for: latest.pt.")
+    assert checkpoint.load(tmp_path / "before" / "latest.pt")["trainer"]["step"] == 96
+
+
+def test_saves_do_not_pile_up_where_the_disk_is_slow(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    trainer = make_async(run=tmp_path, keep_checkpoints=0)
+    actor = actor_of(trainer)
+    with closing(actor):
+        trainer.train(iterations=1)
+        process, folder = actor.process, checkpoint.CheckpointFolder(tmp_path / "checkpoints", 0)
+        os.kill(process.process.pid, signal.SIGSTOP)  # A disk on which nothing is written.
+        names = ["latest.pt", "step_1.pt", "latest.pt", "step_2.pt", "step_3.pt", "best.pt", "latest.pt", "best.pt"]
+        for number, name in enumerate([*names, "latest.pt"]):
+            trainer.step = number
+            actor.save(folder, name, trainer.state_dict())
+        waiting = [(wish.name, wish.content["trainer"]["step"]) for wish in process.unsaved]
+        os.kill(process.process.pid, signal.SIGCONT)
+    assert waiting == [("latest.pt", 0), ("step_3.pt", 4), ("best.pt", 7), ("latest.pt", 8)]
+    said = [record.getMessage() for record in caplog.records]
+    assert [line for line in said if "too slow" in line] == [
+        "the disk is too slow for so many checkpoints: 'step_1.pt' is not written, as 'step_2.pt' is due, and so it "
+        "may be with others. Raise runtime.save_freq."
+    ]
+    # All that was waiting is written before the end, in its order.
+    steps = {path.name: checkpoint.load(path)["trainer"]["step"] for path in folder.path.iterdir()}
+    assert steps == {"step_3.pt": 4, "best.pt": 7, "latest.pt": 8}

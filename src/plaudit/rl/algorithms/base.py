@@ -90,8 +90,12 @@ class BaseAlgorithm(ABC):
     def progress(self, fraction: float) -> None:  # noqa: B027 (most algorithms have no schedule)
         """Is told, before each iteration, how much of the run is over, 0 to 1; for schedules."""
 
-    def catch_up(self, stop: Callable[[], bool]) -> None:  # noqa: B027 (most learn as they go)
-        """Is called once all steps of a run are taken: learns what is still to be learned, until told to `stop`."""
+    def catch_up(self, go_on: Callable[[], bool]) -> dict[str, float]:
+        """Is called once no more steps are taken: learns what is still to be learned, asking all the while whether to
+        `go_on`, and then nothing until it acts again. Returns losses to log, where there are any: most learn as they
+        act.
+        """
+        return {}
 
     def flush(self) -> None:  # noqa: B027 (most write at once)
         """Returns once all that `save` was asked for is written."""

@@ -10,6 +10,7 @@ import torch
 from plaudit.config.algorithms import BCConfig
 from plaudit.errors import NonFiniteError, PlauditError
 from plaudit.rl.algorithms.base import BaseAlgorithm, StepCallback, Wanted
+from plaudit.rl.checkpoint import check_parts
 from plaudit.rl.obs import ObsDim, PolicyObs, map_obs
 from plaudit.rl.policy import Policy
 from plaudit.rl.replay import Replay
@@ -94,8 +95,7 @@ class BC(BaseAlgorithm):
         """Of a batch."""
         if self.cfg.loss == "mse":
             return (self.policy.act(obs, deterministic=True) - action).square().mean()
-        log_prob, _, _ = self.policy.evaluate_actions(obs, action)
-        return -log_prob.mean()
+        return -self.policy.log_prob(obs, action).mean()
 
     def save_data(self) -> None:
         if self._keeper is not None:
@@ -106,6 +106,7 @@ class BC(BaseAlgorithm):
         return {"optimizer": self.optimizer.state_dict(), **kept}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        check_parts(state, ("optimizer",), "behaviour cloning")
         self.optimizer.load_state_dict(state["optimizer"])
         self.optimizer.param_groups[0]["lr"] = self.cfg.learning_rate  # What the config says now.
         if (kept := state.get("demonstrations")) is not None and self.folder is not None:

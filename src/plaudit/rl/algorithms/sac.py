@@ -12,6 +12,7 @@ from plaudit.errors import ConfigError, NonFiniteError, PlauditError
 from plaudit.rl.algorithms.base import BaseAlgorithm, StepCallback, Wanted
 from plaudit.rl.algorithms.sac_learner import Losses, SACLearner
 from plaudit.rl.augment import check_shift
+from plaudit.rl.checkpoint import check_parts
 from plaudit.rl.obs import ObsDim, PolicyObs, flat
 from plaudit.rl.pace import Pace
 from plaudit.rl.policy import Policy
@@ -204,12 +205,17 @@ class SAC(BaseAlgorithm):
         ]
         return Batch(*(_interleaved(list(parts), count) for parts in zip(*sides, strict=True)))
 
-    def _renew(self) -> None:
-        """Has all rewards given again, in place, where somebody else gives them by now, or by another rule: because the
-        model was swapped, or because the run was resumed with another one or with other keys.
+    @property
+    def outdated(self) -> bool:
+        """Whether somebody else gives rewards by now than gave those that are remembered, or by another rule: because
+        the model was swapped, or because the run was resumed with another one or with other keys.
         """
+        return self.relabelled is not None and self.relabelled.judge != self._judge
+
+    def _renew(self) -> None:
+        """Has all rewards given again, in place, where they are `outdated`."""
         who = self.relabelled
-        if who is None or who.judge == self._judge:
+        if who is None or not self.outdated:
             return
         for replay, keeper in ((self.buffer, self._keeper), (self.demonstrations, self._shown)):
             if replay is not None and renew(replay, who) and keeper is not None:
@@ -247,9 +253,10 @@ class SAC(BaseAlgorithm):
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        check_parts(state, ("learner", "pace", *(("replay",) if self._keeper is not None else ())), "SAC")
         self.learner.load_state_dict(state["learner"])
         self.pace.load_state_dict(state["pace"])
-        if self._keeper is None or "replay" not in state:
+        if self._keeper is None:
             return
         self._keeper.load(state["replay"])
         if (shown := state.get("demonstrations")) is not None:

@@ -15,12 +15,13 @@ Who has what:
 What is promised:
 
 - The ratio: never more gradient steps than `update_ratio` allows for the env steps so far; those that are still owed
-  when the last env step is taken are worked off before the run ends.
+  when the last env step is taken are worked off before the run ends, and none is taken while nobody acts after that.
 - Staleness: acting takes the newest weights before every step, and they are put out after `learner.TOGETHER` gradient
   steps at the latest.
 - Waiting: learning waits only where no step is owed, and tells how long. Acting never waits for learning where the
   world goes on meanwhile (`VecEnv.real_time`). A simulation, whose time stands still, is held back once it is two
   rollouts ahead: it would else be over before there was a policy worth acting with, and be no earlier for it.
+- Checkpoints: one is being written, and of those that wait for it a newer one takes the place of one of its kind.
 - An end of either process, however it comes, is the other one's end too, and leaves neither process nor memory behind:
   the memory has no name. What is lost is what came since the last checkpoint.
 

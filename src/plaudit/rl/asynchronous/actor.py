@@ -13,7 +13,7 @@ import torch
 from plaudit.config.algorithms import SACConfig
 from plaudit.config.schema import PolicyConfig
 from plaudit.envs.base import VecEnv
-from plaudit.errors import ConfigError
+from plaudit.errors import ConfigError, EnvError, PlauditError
 from plaudit.rl.algorithms.base import BaseAlgorithm, StepCallback
 from plaudit.rl.algorithms.sac import SAC
 from plaudit.rl.algorithms.sac_learner import Losses
@@ -30,6 +30,9 @@ logger = logging.getLogger("plaudit")
 
 LOOK = 0.1
 """Seconds between looks at whether what is waited for has come."""
+
+SAY = 10.0
+"""Seconds between words on how much is still waited for."""
 
 
 class Actor(BaseAlgorithm):
@@ -83,6 +86,7 @@ class Actor(BaseAlgorithm):
         self.exchange = Exchange(self.memory.allocate, num_envs, letter(self.policy, self._totals, 0))
 
     def show(self, demonstrations: Replay) -> None:
+        self._check_not_begun("show")
         self.sac.show(demonstrations)
 
     @property
@@ -121,7 +125,7 @@ class Actor(BaseAlgorithm):
         num_steps: int,
         on_step_callback: StepCallback | None = None,
     ) -> dict[str, Any]:
-        process, buffer = self.process, self.sac.buffer
+        process, buffer = self._go_on(), self.sac.buffer
         if not env.real_time:
             self._hold_back(num_steps * env.num_envs)
         self.exchange.reserve(buffer.heads + _written(num_steps))
@@ -139,6 +143,18 @@ class Actor(BaseAlgorithm):
         found = self.sac.collect_rollout(env, policy, obs, num_steps, on_step)
         self.exchange.publish(buffer.heads, self.sac.pace.steps)
         return found
+
+    def _go_on(self) -> LearningProcess:
+        """The process, which may learn from now on: by the rewards that it knows, so that there must be no others."""
+        process = self.process
+        if self.sac.outdated:
+            raise EnvError(
+                "the reward model was swapped while another process learns (runtime.mode=async). That one has the "
+                "replay and the demonstrations, with the rewards of before, and no model that could give them again. "
+                "Resume the run with the new model, which gives all of them again, or train with runtime.mode=sync."
+            )
+        self.exchange.resting = False
+        return process
 
     def _hold_back(self, steps: int) -> None:
         """Waits while learning is behind by more than the gradient steps that so many env steps ask for."""
@@ -178,12 +194,24 @@ class Actor(BaseAlgorithm):
         self._told, self._last, self._idle, self._stale, self._waited = self._totals, now, idle, 0, 0.0
         return found
 
-    def catch_up(self, stop: Callable[[], bool]) -> None:
-        if self.owed > 0:
-            logger.info("all env steps are taken; the %s gradient steps that are owed follow.", f"{self.owed:,}")
-        while self.owed > 0 and not stop():
-            self.process.listen(LOOK)
-        self._take_weights()
+    def catch_up(self, go_on: Callable[[], bool]) -> dict[str, float]:
+        learns = self.owed > 0 and go_on()
+        if learns:
+            self._work_off(go_on)
+        self.exchange.resting = True
+        return self.update() if learns else {}
+
+    def _work_off(self, go_on: Callable[[], bool]) -> None:
+        """Waits for the gradient steps that are owed, and says how far that is."""
+        process, first = self._go_on(), self.owed
+        logger.info("all env steps are taken; the %s gradient steps that are owed follow.", f"{first:,}")
+        started = said = time.perf_counter()
+        while (left := self.owed) > 0 and go_on():
+            now = time.perf_counter()
+            if left < first and now - said >= SAY:
+                said, seconds = now, (now - started) * left / (first - left)
+                logger.info("%s gradient steps are still owed, for about %.0f s.", f"{left:,}", seconds)
+            process.listen(LOOK)
 
     @property
     def kind(self) -> str:
@@ -197,9 +225,18 @@ class Actor(BaseAlgorithm):
         self.process.flush()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._check_not_begun("load_state_dict")
         self._random = state.get(RANDOM)
         self.sac.load_state_dict(state)
         self.exchange.updates = self._acts_by = self.sac.pace.updates
+
+    def _check_not_begun(self, what: str) -> None:
+        """Refuses what the process would not be told any more."""
+        if self._process is not None:
+            raise PlauditError(
+                f"Actor.{what} was called after learning had begun in another process, which has what it needs since "
+                "then. Call it before the first rollout, on a new Actor."
+            )
 
     def close(self) -> None:
         """Ends the process, once it has written what it was asked to."""

@@ -71,7 +71,7 @@ class Exchange:
 
         self.heads, self.reserved = numbers("heads", num_envs), numbers("reserved", num_envs)
         self._steps, self._updates = numbers("steps", 1), numbers("updates", 1)
-        self._idle = numbers("idle", 1, torch.float64)
+        self._idle, self._resting = numbers("idle", 1, torch.float64), numbers("resting", 1)
         places = [
             {name: allocate(f"letter/{turn}/{name}", tuple(like.shape), like.dtype) for name, like in letter.items()}
             for turn in range(2)
@@ -109,3 +109,12 @@ class Exchange:
     @idle.setter
     def idle(self, seconds: float) -> None:
         self._idle[0] = seconds
+
+    @property
+    def resting(self) -> bool:
+        """Whether no gradient step is to be taken, even if some are owed. Who acts sets it."""
+        return bool(self._resting)
+
+    @resting.setter
+    def resting(self, wanted: bool) -> None:
+        self._resting[0] = wanted

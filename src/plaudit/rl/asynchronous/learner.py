@@ -19,7 +19,7 @@ from plaudit.rl.algorithms.sac_learner import Losses
 from plaudit.rl.asynchronous.exchange import Exchange
 from plaudit.rl.asynchronous.memory import SharedMemory
 from plaudit.rl.asynchronous.reader import ReplayReader
-from plaudit.rl.checkpoint import CheckpointFolder, save
+from plaudit.rl.checkpoint import LATEST, NUMBERED, CheckpointFolder, save
 from plaudit.rl.policy import Policy, build_policy
 from plaudit.rl.relabel import Layout
 from plaudit.rl.replay import OBS, Replay
@@ -112,6 +112,11 @@ class Save:
     content: dict[str, Any]
     steps: int
 
+    def replaces(self, older: Save) -> bool:
+        """Whether an older wish need not be granted any more. Each checkpoint is written as the latest one too."""
+        both_numbered = self.name.startswith(NUMBERED) and older.name.startswith(NUMBERED)
+        return older.name in (self.name, LATEST) or both_numbered
+
 
 class Learner:
     """Takes gradient steps as they fall due, and writes checkpoints when asked.
@@ -154,7 +159,11 @@ class Learner:
         return replay, keeper
 
     def learn(self) -> bool:
-        """Takes some of the gradient steps that are due, and puts out what came of them; returns whether any were."""
+        """Takes some of the gradient steps that are due, unless it is to rest, and puts out what came of them; returns
+        whether any were taken.
+        """
+        if self.exchange.resting:
+            return False
         sac = self.sac
         steps = self.exchange.steps  # First: more may be there than is counted, and never less.
         self.replay.take_in()
@@ -182,7 +191,7 @@ class Learner:
         content = {**wish.content, "algorithm_class": self.sac.kind, "algorithm": learned}
         if wish.name == BEST:
             save(wish.folder.path / BEST, {**content, "policy": {**ours, **wish.content["policy"]}})
-        name = "latest.pt" if wish.name == BEST else wish.name
+        name = LATEST if wish.name == BEST else wish.name
         wish.folder.write(name, {**content, "policy": ours})
 
 

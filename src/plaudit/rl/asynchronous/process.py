@@ -28,9 +28,10 @@ from typing import Any
 
 from plaudit.compute import claim_threads
 from plaudit.errors import PlauditError
-from plaudit.processes import how_it_ended
+from plaudit.processes import how_it_ended, see_off
 from plaudit.rl.asynchronous.learner import Job, Learner, Save
 from plaudit.rl.asynchronous.memory import Place, SharedMemory
+from plaudit.rl.checkpoint import NUMBERED
 
 logger = logging.getLogger("plaudit")
 
@@ -89,11 +90,13 @@ class LearningProcess:
         imports: Modules that it imports first.
 
     Attributes:
-        unsaved: Checkpoints that were asked for and are not written yet.
+        unsaved: Checkpoints that were asked for and are not written yet. The first is under way; the others wait here,
+            one of a kind, for the disk may be slower than they are asked for.
     """
 
     def __init__(self, job: Job, memory: SharedMemory, imports: Sequence[str] = ()) -> None:
-        self.unsaved = 0
+        self.unsaved: list[Save] = []
+        self._ended = self._said_slow = False
         self.pipe, theirs = Pipe()
         handles = theirs.fileno(), memory.handle
         self.process = subprocess.Popen(
@@ -111,9 +114,20 @@ class LearningProcess:
         self._outbox.put(pickle.dumps(begin))
 
     def save(self, wish: Save) -> None:
-        """Asks for a checkpoint, and does not wait for it."""
-        self.unsaved += 1
-        self._outbox.put(pickle.dumps(wish))
+        """Asks for a checkpoint, and does not wait for it. It takes the place of what it `replaces`, if that waits."""
+        if not self.unsaved:
+            self._ask(wish)
+        under_way, waiting = self.unsaved[:1], self.unsaved[1:]
+        numbered = [older.name for older in waiting if wish.replaces(older) and older.name.startswith(NUMBERED)]
+        if numbered and not self._said_slow:
+            self._said_slow = True
+            logger.warning(
+                "the disk is too slow for so many checkpoints: '%s' is not written, as '%s' is due, and so it may be "
+                "with others. Raise runtime.save_freq.",
+                numbered[0],
+                wish.name,
+            )
+        self.unsaved = [*under_way, *(older for older in waiting if not wish.replaces(older)), wish]
 
     def listen(self, seconds: float = 0.0) -> None:
         """Takes in what the process has to say, if need be after waiting for it; raises what ended it."""
@@ -122,15 +136,19 @@ class LearningProcess:
             try:
                 message = pickle.loads(self.pipe.recv_bytes())
             except (EOFError, ConnectionResetError):
+                self._ended = True
                 raise PlauditError(self._died()) from None
             if isinstance(message, logging.LogRecord):
                 logger.handle(message)
             elif isinstance(message, Failure):
+                self._ended = True
                 if message.trace:
                     logger.error("%s", message.trace)
                 raise PlauditError(f"the learning process failed: {message.reason}")
             else:
-                self.unsaved -= 1
+                del self.unsaved[0]
+                for wish in self.unsaved[:1]:
+                    self._ask(wish)
 
     def flush(self) -> None:
         """Returns once all checkpoints that were asked for are written."""
@@ -138,17 +156,36 @@ class LearningProcess:
             self.listen(1.0)
 
     def close(self) -> None:
-        """Sees that the process is gone: asked first, by force if it does not go."""
-        self._outbox.put(None)
+        """Sees that the process is gone: asked, once it has written what it was to, and by force if it does not go.
+
+        What goes wrong meanwhile is told, and not raised: there may be another error on its way.
+        """
+        until = time.monotonic() + LEAVE
         try:
-            self.process.wait(LEAVE)
-        except subprocess.TimeoutExpired:
-            logger.warning("the learning process did not end within %.0f s, and was ended by force.", LEAVE)
+            self._hear_out(until)
+            self._outbox.put(None)
+            if not see_off(self.process, until - time.monotonic()):
+                logger.warning("the learning process did not end within %.0f s, and was ended by force.", LEAVE)
         finally:
             self.process.kill()
             self.process.wait()
+            self._outbox.put(None)  # Where that was interrupted.
             self._sender.join()
             self.pipe.close()
+            if self.unsaved:
+                names = ", ".join(dict.fromkeys(wish.name for wish in self.unsaved))
+                logger.error("not written, though asked for: %s. The checkpoints of before are kept.", names)
+
+    def _hear_out(self, until: float) -> None:
+        """Waits, until some time at most, for the checkpoints that were asked for."""
+        try:
+            while self.unsaved and not self._ended and (left := until - time.monotonic()) > 0:
+                self.listen(left)
+        except PlauditError as error:
+            logger.error("%s", error)
+
+    def _ask(self, wish: Save) -> None:
+        self._outbox.put(pickle.dumps(wish))
 
     def _send(self) -> None:
         """Passes on what is put into the outbox, in a thread of its own: it may have to wait until it is read."""
