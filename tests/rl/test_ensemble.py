@@ -12,8 +12,8 @@ from plaudit.rl.ensemble import EPSILON, Ensemble, Pass
 from plaudit.rl.flatten import FlatParameters
 
 
-def make(members: int, activation: str, layer_norm: bool) -> Ensemble:
-    made = Ensemble(members, 5, (7, 6), 2, activation, layer_norm, 1.0).double()
+def make(members: int, activation: str, layer_norm: bool, outputs: int = 2) -> Ensemble:
+    made = Ensemble(members, 5, (7, 6), outputs, activation, layer_norm, 1.0).double()
     for part in made.parameters():  # LayerNorm begins as nothing, and biases as zeros: a mistake there must show.
         part.data += 0.3 * torch.randn_like(part)
     return made
@@ -41,8 +41,9 @@ CASES = list(product(("relu", "tanh", "elu", "silu", "gelu"), (False, True)))
 
 
 @pytest.mark.parametrize(("activation", "layer_norm"), CASES)
-def test_each_member_is_a_network_of_its_own(activation: str, layer_norm: bool) -> None:
-    ensemble, x = make(3, activation, layer_norm), torch.randn(4, 5, dtype=torch.float64)
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_each_member_is_a_network_of_its_own(activation: str, layer_norm: bool, outputs: int) -> None:
+    ensemble, x = make(3, activation, layer_norm, outputs), torch.randn(4, 5, dtype=torch.float64)
     expected = torch.stack([alone(ensemble, member)(x) for member in range(3)])
     torch.testing.assert_close(ensemble(x), expected)
     with torch.no_grad():
@@ -52,11 +53,12 @@ def test_each_member_is_a_network_of_its_own(activation: str, layer_norm: bool) 
 
 
 @pytest.mark.parametrize(("activation", "layer_norm"), CASES)
-@pytest.mark.parametrize("members", [1, 3])
-def test_the_gradient_is_autograds(activation: str, layer_norm: bool, members: int) -> None:
-    ensemble, x = make(members, activation, layer_norm), torch.randn(4, 5, dtype=torch.float64, requires_grad=True)
+@pytest.mark.parametrize(("members", "outputs"), [(1, 2), (3, 2), (1, 1), (3, 1)])
+def test_the_gradient_is_autograds(activation: str, layer_norm: bool, members: int, outputs: int) -> None:
+    ensemble = make(members, activation, layer_norm, outputs)
+    x = torch.randn(4, 5, dtype=torch.float64, requires_grad=True)
     parameters = FlatParameters(ensemble)
-    wanted = torch.randn(members, 4, 2, dtype=torch.float64)
+    wanted = torch.randn(members, 4, outputs, dtype=torch.float64)
     expected = torch.autograd.grad(ensemble(x), [*parameters.parts, x], wanted)
     with torch.no_grad():
         written = Pass(ensemble, parameters.gradient_of)
@@ -69,7 +71,7 @@ def test_the_gradient_is_autograds(activation: str, layer_norm: bool, members: i
         written.forward(x.detach())
         torch.testing.assert_close(written.backward(wanted.clone(), learns=False, inputs=slice(0, 5)), expected[-1])
         assert (parameters.gradient == 7.0).all()
-        assert written.forward(x.detach()).shape == (members, 4, 2)
+        assert written.forward(x.detach()).shape == (members, 4, outputs)
         assert written.backward(wanted.clone()) is None
 
 

@@ -108,7 +108,8 @@ class Pass:
     """Forward and backward through an `Ensemble`, written out.
 
     Networks for control are so small that autograd's bookkeeping, and the room that every product asks for anew, cost
-    as much as their arithmetic: here the room is kept, and only those gradients are computed that somebody wants.
+    as much as their arithmetic: here the room is kept, and only those gradients are computed that somebody wants. And
+    a critic's last layer has one output, for which products are written out too: the libraries' take ten times as long.
 
     Args:
         network: The ensemble. Its parameters must not move in memory any more.
@@ -139,7 +140,7 @@ class Pass:
         self.inputs, self.normed = [x.expand(count, *x.shape)], []
         self.before: list[torch.Tensor] = []
         for number, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
-            y = torch.baddbmm(bias, self.inputs[-1], weight, out=room[number])
+            y = self._times(self.inputs[-1], weight, bias, room[number])
             if number == len(weights) - 1:
                 return y
             if scales:
@@ -149,6 +150,21 @@ class Pass:
             self.before.append(y)
             self.inputs.append(self.activation.forward(y))
         raise AssertionError("an ensemble has a last layer")
+
+    def _times(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        """A layer's product."""
+        if out.shape[-1] > 1:
+            return torch.baddbmm(bias, x, weight, out=out)
+        each = torch.mul(x, weight.transpose(1, 2), out=self._scratch(x))
+        return torch.sum(each, -1, keepdim=True, out=out).add_(bias)
+
+    def _scratch(self, like: torch.Tensor) -> torch.Tensor:
+        """Room of the size of another tensor for what is used up at once: it is kept."""
+        members, count, width = like.shape
+        key = members, count, f"scratch {width}"
+        if key not in self._rooms:
+            self._rooms[key] = [like.new_empty(like.shape)]
+        return self._rooms[key][0]
 
     def _members(self, chosen: torch.Tensor | None) -> tuple[list[torch.Tensor], ...]:
         parts = self.weights, self.biases, self.scales, self.shifts
@@ -181,13 +197,22 @@ class Pass:
             if number < len(self.weights) - 1:
                 gradient = self._through_activation(number, gradient, learns)
             if learns:
-                torch.bmm(self.inputs[number].transpose(1, 2), gradient, out=self.d_weights[number])
+                self._to_weights(number, gradient)
                 torch.sum(gradient, 1, keepdim=True, out=self.d_biases[number])
             if number:
-                gradient = torch.bmm(gradient, self.weights[number].transpose(1, 2), out=room[number - 1])
+                product = torch.bmm if gradient.shape[-1] > 1 else torch.mul
+                gradient = product(gradient, self.weights[number].transpose(1, 2), out=room[number - 1])
         if inputs is None:
             return None
         return torch.bmm(gradient, self.weights[0][:, inputs].transpose(1, 2)).sum(0)
+
+    def _to_weights(self, number: int, gradient: torch.Tensor) -> None:
+        """From the gradient of a layer's output to that of its weights."""
+        x, found = self.inputs[number], self.d_weights[number]
+        if gradient.shape[-1] > 1:
+            torch.bmm(x.transpose(1, 2), gradient, out=found)
+        else:
+            torch.sum(torch.mul(x, gradient, out=self._scratch(x)), 1, out=found[..., 0])
 
     def _through_activation(self, number: int, gradient: torch.Tensor, learns: bool) -> torch.Tensor:
         """From the gradient of a hidden layer's output to that of its product."""
