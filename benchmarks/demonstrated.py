@@ -9,7 +9,8 @@ simulator's own verdict. `bc` clones: first with all settings of a sweep on two 
 test episodes of their own, then with the best of them on the seeds that are told. How many steps are best is left to
 evaluations on the way, for which cloning is given the truth, while the others have their model's word.
 
-The success told is the true one, of 256 episodes that nothing else has seen. Seconds are of collecting and updating.
+The success told is the true one, of 256 episodes that nothing else has seen. When RLPD got to its target is told by the
+evaluations on the way, of 128 episodes. Seconds are of collecting and updating.
 What is finished is kept in the folder, and made again only where its settings have changed.
 """
 
@@ -19,12 +20,14 @@ import argparse
 import hashlib
 import itertools
 import json
+import math
 import statistics
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+from learn import read_log
 from measure import Row, machine, median_and_worst, say, table
 from plaudit.config.convert import to_dict
 from plaudit.config.schema import Config
@@ -35,6 +38,9 @@ TARGETS: dict[str, float | None] = {"pick_cube": 0.9, "peg_insertion": None}
 """Tasks, and the true success that RLPD should reach in `STEPS` and `SECONDS`; `None` where it is only told."""
 
 STEPS, SECONDS = 60_000, 180
+
+HEADLINE = "success_at_end"
+"""What success is in both."""
 
 EPISODES = 256
 
@@ -69,6 +75,9 @@ QUICK = {
 """What makes each stage short, and its result worthless."""
 
 Result = dict[str, Any]
+
+Curve: TypeAlias = Sequence[tuple[float, float, float]]
+"""Evaluations of a run: env steps and seconds so far, and true success."""
 
 
 class Bench:
@@ -107,11 +116,15 @@ class Bench:
         return place
 
     def policy(self, name: str, recipe: str, seed: int, words: Sequence[str]) -> Result:
-        """How a policy fared: `success` in truth, `env_steps`, `seconds`, and `best_step`, at which it was saved."""
+        """How a policy fared: `success` in truth, `env_steps`, `seconds`, `best_step`, at which it was saved, and its
+        `curve`: env steps, seconds and true success of the evaluations on the way.
+        """
         home = self.folder / "runs" / f"{name}-{seed}"
         keys = [f"runtime.output_dir={_quoted(home)}", f"runtime.seed={seed}", "runtime.video_episodes=0", *self.words]
         config = load(recipe, [*keys, *words, *(QUICK[recipe.partition("_")[0]] if self.quick else [])])
-        return self._once(f"{name}-{seed}", to_dict(config), lambda: self._trained(config))
+        found = self._once(f"{name}-{seed}", to_dict(config), lambda: self._trained(config))
+        log = read_log(home / Path(found["run"]).name / "logs" / "metrics.jsonl", HEADLINE)
+        return {**found, "curve": [(step, 60 * minutes, value) for step, minutes, value in log]}
 
     def _trained(self, config: Config) -> Result:
         result = train(config, quiet=True)
@@ -119,7 +132,7 @@ class Bench:
             raise KeyboardInterrupt
         truth = evaluate(Path(result["run"]), episodes=self.episodes, quiet=True)["eval"]
         return {
-            "success": truth[result["best_metric"].removeprefix("model_")],
+            "success": truth[HEADLINE],
             "env_steps": result["steps"] if result["counted"] == "env steps" else 0,
             **{key: result[key] for key in ("seconds", "best", "best_step", "run")},
         }
@@ -201,15 +214,26 @@ def rows_of(task: str, found: dict[str, list[Result]]) -> list[Row]:
     target = TARGETS[task]
     success = {part: [run["success"] for run in runs] for part, runs in found.items()}
     for part, runs in found.items():
-        aims = part == "rlpd" and target is not None
         name = f"{task}: {PARTS[part]}"
-        rows += median_and_worst(f"{name}: true success", success[part], target if aims else None)
-        for key, limit in (("env_steps", STEPS), ("seconds", SECONDS)):
-            what = f"{name}: {key.replace('_', ' ')}"
-            rows += median_and_worst(what, [run[key] for run in runs], limit if aims else None, lower=True)[-1:]
+        aim = target if part == "rlpd" else None
+        rows += median_and_worst(f"{name}: true success", success[part], aim)
+        for key in ("env_steps", "seconds"):
+            rows += median_and_worst(f"{name}: {key.replace('_', ' ')}", [run[key] for run in runs], lower=True)[-1:]
+        if aim is not None:
+            rows += arrival(name, [run["curve"] for run in runs], aim)
     if "rlpd" in success and "bc" in success:
         gains = [100 * (ours - theirs) for ours, theirs in zip(success["rlpd"], success["bc"], strict=True)]
         rows += median_and_worst(f"{task}: points that the learned reward adds to cloning", gains)
+    return rows
+
+
+def arrival(name: str, curves: Sequence[Curve], target: float) -> list[Row]:
+    """Env steps and seconds of the first evaluations at a target; infinite where there was none."""
+    never = (math.inf, math.inf, 0.0)
+    firsts = [next((point for point in curve if point[2] >= target), never) for curve in curves]
+    rows: list[Row] = []
+    for what, limit, column in (("env steps", STEPS, 0), ("seconds", SECONDS, 1)):
+        rows += median_and_worst(f"{name}: {what} to {target:.0%}", [one[column] for one in firsts], limit, lower=True)
     return rows
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -187,21 +188,30 @@ def test_what_a_kill_has_left_is_counted(tmp_path: Path) -> None:
 
 
 def test_what_a_learned_reward_adds_is_counted_seed_by_seed() -> None:
-    def runs(*success: float, steps: int = 59_968, seconds: float = 170.0) -> list[dict[str, Any]]:
-        return [{"success": one, "env_steps": steps, "seconds": seconds} for one in success]
+    def runs(*success: float, steps: int = 59_968, seconds: float = 200.0) -> list[dict[str, Any]]:
+        curve = [(10_000, 40.0, 0.2), (20_000, 80.0, 0.9), (30_000, 120.0, 0.8)]
+        return [{"success": one, "env_steps": steps, "seconds": seconds, "curve": curve} for one in success]
 
     found = {"rlpd": runs(0.95, 0.85, 0.92), "bc": runs(0.8, 0.84, 0.7, steps=0, seconds=9.0)}
     rows = {row.name: row for row in demonstrated.rows_of("pick_cube", found)}
     of_rlpd = "pick_cube: RLPD on a learned reward: true success"
     assert (rows[f"{of_rlpd}, median"].value, rows[f"{of_rlpd}, median"].met) == (0.92, True)
     assert (rows[f"{of_rlpd}, worst"].value, rows[f"{of_rlpd}, worst"].met) == (0.85, False)
-    assert rows["pick_cube: RLPD on a learned reward: seconds, worst"].met is True
+    told = rows["pick_cube: RLPD on a learned reward: seconds, worst"]
+    assert told.value == 200.0 and told.met is None  # Of the whole run; what counts is when it got there.
+    arrived = [rows[f"pick_cube: RLPD on a learned reward: {what} to 90%, worst"] for what in ("env steps", "seconds")]
+    assert [(row.value, row.met) for row in arrived] == [(20_000, True), (80.0, True)]
     assert (
         rows["pick_cube: cloning: env steps, worst"].value == 0
         and rows["pick_cube: cloning: seconds, worst"].met is None
     )
     gain = "pick_cube: points that the learned reward adds to cloning"
     assert rows[f"{gain}, median"].value == pytest.approx(15) and rows[f"{gain}, worst"].value == pytest.approx(1)
+
+
+def test_a_target_that_is_never_met_is_not_reached_in_time() -> None:
+    rows = demonstrated.arrival("a", [[(10_000, 40.0, 0.95)], [(10_000, 40.0, 0.5)]], 0.9)
+    assert [row.value for row in rows] == [math.inf] * 4 and not any(row.met for row in rows)
 
 
 def test_what_is_there_is_made_again_only_with_other_settings(tmp_path: Path) -> None:
