@@ -1,22 +1,26 @@
 """Acting and learning at the same time against taking turns: on an arm that moves in real time, and in simulation.
 
-The arm is PushCube behind a clock of 10 Hz that waits for nobody: an action that is not there at its tick is a deadline
-missed. The learner may take more gradient steps than it can, so that it never has to wait. Taking turns is then given
-the same env steps and gradient steps, without the clock, for as long as it takes.
+Both learn PickCube as RLPD's recipe does, from 20 demonstrations and the simulator's verdict. The arm stands behind a
+clock of 10 Hz that waits for nobody: an action that is not there at its tick is a deadline missed. The learner may take
+more gradient steps than it can, so that it never has to wait. Taking turns is then given the same env steps, and the
+same gradient steps, without the clock, for as long as it takes.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 from measure import Row, main, say
-from plaudit.config.algorithms import SACConfig
-from plaudit.config.schema import NetworkConfig, PolicyConfig, RuntimeConfig
+from plaudit.compute import acting_threads, claim_threads, learning_threads
+from plaudit.config.schema import RuntimeConfig
 from plaudit.envs.base import Step, VecEnv
 from plaudit.envs.registry import build_env
 from plaudit.envs.wrapping import EnvWrapper
@@ -24,26 +28,18 @@ from plaudit.rl import Listener, Trainer, build_algo, build_policy
 from plaudit.rl.algorithms.sac import SAC
 from plaudit.rl.asynchronous.actor import Actor
 from plaudit.rl.evaluate import evaluate
+from plaudit.stages import collect, load
+from plaudit.stages.demonstrating import pick, show
 
+RECIPE = "rlpd_pick_cube"
 HZ = 10.0
 STARTS = 200
-"""Env steps before learning begins."""
+"""Env steps of the arm before learning begins."""
 
 PLENTY = 200.0
 """Gradient steps for each env step: more than one core takes in a tenth of a second."""
 
 EPISODES = 128
-NETWORK = NetworkConfig(hidden_sizes=(128, 128), activation="relu")
-POLICY = PolicyConfig(name="sac", cfg={"critic_layer_norm": True}, actor=NETWORK, critic=NETWORK)
-KEYS = {
-    "learning_rate": 6e-4,
-    "gamma": 0.97,
-    "n_step": 3,
-    "init_temperature": 0.1,
-    "backup_entropy": False,
-    "learning_starts": STARTS,
-    "capacity": 200_000,
-}
 
 
 class Clocked(EnvWrapper):
@@ -121,15 +117,19 @@ class Outcome:
     updates: int
 
 
-def train(env: VecEnv, steps: int, ratio: float, rollout: int, *, apart: bool, finishes: bool = True) -> Outcome:
-    """Trains for so many env steps; without `finishes`, gradient steps that are owed in the end are left."""
+def train(data: Path, env: VecEnv, words: Sequence[str], steps: int, *, apart: bool, finishes: bool = True) -> Outcome:
+    """Trains for so many env steps on the simulator's verdict, with the demonstrations in `data`; without `finishes`,
+    gradient steps that are owed in the end are left.
+    """
+    config = load(RECIPE, [f"algorithm.cfg.demonstrations={json.dumps(str(data))}", *words])
+    claim_threads(1 if apart else learning_threads(large=True))
     torch.manual_seed(0)
-    policy = build_policy(POLICY, env.observation_space, env.action_space)
-    cfg = SACConfig(**{**KEYS, "update_ratio": ratio})  # type: ignore[arg-type]
-    sac = build_algo("sac", cfg, policy)
+    policy = build_policy(config.policy, env.observation_space, env.action_space)
+    sac = build_algo("sac", config.algorithm.cfg, policy)
     assert isinstance(sac, SAC)
-    actor = Actor(sac, env, POLICY) if apart else None
+    actor = Actor(sac, env, config.policy) if apart else None
     meter = Meter()
+    rollout = config.runtime.rollout_steps
     iterations = -(-steps // (rollout * env.num_envs))
     trainer = Trainer(
         policy,
@@ -140,28 +140,35 @@ def train(env: VecEnv, steps: int, ratio: float, rollout: int, *, apart: bool, f
         until=None if finishes else lambda: trainer.step >= steps,
     )
     try:
+        show(actor or sac, env, pick(sac, env, None))
         trainer.train()
         done = sac.pace.updates if actor is None else actor.exchange.updates
     finally:
         if actor is not None:
             actor.close()
-    judge = build_env("PushCube", {"num_envs": 64})
-    success = evaluate(policy, judge, EPISODES, seed=1).metrics["success_once"]
+    judge = arms(64)
+    success = evaluate(policy, judge, EPISODES, seed=1).metrics["success_at_end"]
     judge.close()
     return Outcome(meter, success, done)
 
 
-def real_time(seconds: float) -> list[Row]:
+def arms(count: int, threads: int = 0) -> VecEnv:
+    """Simulated ones, with the reward of the demonstrations."""
+    return build_env("PickCube", {"num_envs": count, "reward_mode": "sparse"}, threads=threads)
+
+
+def real_time(data: Path, seconds: float) -> list[Row]:
     """One arm at 10 Hz."""
     say(f"one arm at {HZ:g} Hz, for {seconds:g} s")
-    arm = Clocked(build_env("PushCube", {"num_envs": 1}, threads=1))
+    arm = Clocked(arms(1, threads=1))
     steps = int(seconds * HZ)
-    apart = train(arm, steps, PLENTY, 5, apart=True, finishes=False)
+    words = ["runtime.rollout_steps=5", f"algorithm.cfg.learning_starts={STARTS}"]
+    apart = train(data, arm, [*words, f"algorithm.cfg.update_ratio={PLENTY}"], steps, apart=True, finishes=False)
     arm.close()
     ratio = round(apart.updates / (steps - STARTS), 3)
     say(f"the same, taking turns without a clock: {apart.updates:,} gradient steps, {ratio:g} for each env step")
-    alone = build_env("PushCube", {"num_envs": 1}, threads=1)
-    turns = train(alone, steps, ratio, 5, apart=False)
+    alone = arms(1, threads=1)
+    turns = train(data, alone, [*words, f"algorithm.cfg.update_ratio={ratio}"], steps, apart=False)
     alone.close()
     slowest = f"the slowest action came {1000 * arm.longest:.0f} ms after its observation"
     counts = f"{apart.updates:,} and {turns.updates:,} gradient steps in {steps:,} env steps, {EPISODES} episodes"
@@ -172,13 +179,13 @@ def real_time(seconds: float) -> list[Row]:
     ]
 
 
-def simulated(steps: int) -> list[Row]:
-    """16 arms as quick as they can be, with the recipes' ratio."""
+def simulated(data: Path, steps: int) -> list[Row]:
+    """16 arms as quick as they can be, with the recipe's ratio."""
     say(f"16 simulated arms, {steps:,} env steps")
     found = {}
     for name, apart in (("turns", False), ("apart", True)):
-        env = build_env("PushCube", {"num_envs": 16}, threads=1 if apart else 0)
-        found[name] = train(env, steps, 0.25, 4, apart=apart)
+        env = arms(16, threads=acting_threads() if apart else 0)
+        found[name] = train(data, env, [], steps, apart=apart)
         env.close()
     rows = []
     for what, column in (("env steps", 1), ("gradient steps", 2)):
@@ -191,7 +198,10 @@ def simulated(steps: int) -> list[Row]:
 
 def benchmark(quick: bool) -> list[Row]:
     """Both."""
-    return [*real_time(60.0 if quick else 900.0), *simulated(4000 if quick else 30_000)]
+    with tempfile.TemporaryDirectory(prefix="plaudit-bench-") as scratch:
+        data = Path(scratch, "demonstrations")
+        collect(load(RECIPE, [f"reward.data_collection.save_dir={json.dumps(str(data))}"]), quiet=True)
+        return [*real_time(data, 60.0 if quick else 900.0), *simulated(data, 4000 if quick else 30_000)]
 
 
 if __name__ == "__main__":
