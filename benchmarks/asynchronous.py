@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -122,7 +123,7 @@ def train(data: Path, env: VecEnv, words: Sequence[str], steps: int, *, apart: b
     gradient steps that are owed in the end are left.
     """
     config = load(RECIPE, [f"algorithm.cfg.demonstrations={json.dumps(str(data))}", *words])
-    claim_threads(1 if apart else learning_threads(large=True))
+    claim_threads(learning_threads())
     torch.manual_seed(0)
     policy = build_policy(config.policy, env.observation_space, env.action_space)
     sac = build_algo("sac", config.algorithm.cfg, policy)
@@ -175,8 +176,21 @@ def real_time(data: Path, seconds: float) -> list[Row]:
     return [
         Row("10 Hz, deadlines missed", arm.missed, "", target=0.0, lower_is_better=True, note=slowest),
         Row("10 Hz, learner idle", apart.meter.idle, "of the time", target=0.01, lower_is_better=True),
-        Row("10 Hz, success", apart.success, "", "taking turns", turns.success, note=counts),
+        Row(
+            "10 Hz, success",
+            apart.success,
+            "",
+            "taking turns",
+            turns.success,
+            target=_no_less(turns.success),
+            note=counts,
+        ),
     ]
+
+
+def _no_less(success: float) -> float:
+    """What another policy, as good as one of such a success, is at or above in 98 of 100 evaluations."""
+    return success - 2.0 * math.sqrt(2.0 * success * (1.0 - success) / EPISODES)
 
 
 def simulated(data: Path, steps: int) -> list[Row]:

@@ -45,7 +45,7 @@ def benchmark(quick: bool) -> list[Row]:
     wait_quietly()
     import torch
 
-    claim_threads(learning_threads(large=True))
+    claim_threads(learning_threads(looks=True))
     trainer = build()
     env, each = trainer.env, trainer.settings.rollout_steps
     steps, still = env.num_envs * each, torch.zeros(env.num_envs, *env.action_space.shape)

@@ -19,10 +19,10 @@ def test_a_fit_has_every_core_unless_told_or_too_small() -> None:
     assert compute.fit_threads(5, processes=2) == 2 and compute.fit_threads(1, processes=2) == 1
 
 
-def test_a_policy_has_one_core_unless_its_products_are_large() -> None:
+def test_a_policy_has_one_core_unless_it_looks_at_pictures() -> None:
     assert compute.learning_threads() == compute.learning_threads(3) == 1
-    assert compute.learning_threads(large=True) == compute.cores()
-    assert compute.learning_threads(3, large=True) == 3
+    assert compute.learning_threads(looks=True) == compute.cores()
+    assert compute.learning_threads(3, looks=True) == 3
 
 
 def test_who_acts_beside_a_learner_leaves_it_a_core(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,11 +47,9 @@ def acting_threads(requested: int = 0) -> int:
     return requested if requested > 0 else max(1, cores() - 1)
 
 
-def learning_threads(requested: int = 0, *, large: bool = False) -> int:
-    """Threads of torch while a policy learns: one; where its products are `large`, as those of pictures and of critics
-    side by side, what was asked for, or every core.
-    """
-    return (requested if requested > 0 else cores()) if large else 1
+def learning_threads(requested: int = 0, *, looks: bool = False) -> int:
+    """Threads of torch while a policy learns: one; where it `looks` at pictures what was asked for, or every core."""
+    return (requested if requested > 0 else cores()) if looks else 1
 
 
 def fit_threads(requested: int = 0, *, head_only: bool = False, processes: int = 1) -> int:

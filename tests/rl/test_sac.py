@@ -266,6 +266,15 @@ def test_a_checkpoint_of_an_older_version_says_what_it_lacks(tmp_path: Path, pat
         make_trainer(run=tmp_path).load(latest)
 
 
+def test_demonstrations_that_a_run_never_had_are_refused(tmp_path: Path) -> None:
+    make_trainer(run=tmp_path).train(iterations=1)
+    later = make_trainer(sac={"demonstrations": "somewhere"}, run=tmp_path)
+    with pytest.raises(
+        CheckpointError, match=r"a run without demonstrations, but algorithm.cfg.demonstrations names some"
+    ):
+        later.load(tmp_path / "checkpoints" / "latest.pt")
+
+
 SCRIPT = textwrap.dedent(
     """
     import sys

@@ -91,7 +91,7 @@ def load_policy(policy: torch.nn.Module, state: Mapping[str, torch.Tensor], path
     policy.load_state_dict(dict(state))
 
 
-def check_parts(state: Mapping[str, Any], names: Iterable[str], of: str) -> None:
+def check_complete(state: Mapping[str, Any], names: Iterable[str], of: str) -> None:
     """Raises a `CheckpointError` where what a checkpoint keeps of something lacks one of some parts."""
     if missing := [name for name in names if name not in state]:
         raise CheckpointError(

@@ -128,6 +128,7 @@ class Pass:
                 for parts in (network.weights, network.biases, network.scales, network.shifts)
             )
         self._rooms: dict[tuple[int, int, str], list[torch.Tensor]] = {}
+        self._scraps: dict[torch.Size, torch.Tensor] = {}
 
     def forward(self, x: torch.Tensor, chosen: torch.Tensor | None = None) -> torch.Tensor:
         """(n, inputs) to (E, n, outputs), good until the next call; of the members `chosen`, int64 (m,), alone.
@@ -160,11 +161,9 @@ class Pass:
 
     def _scratch(self, like: torch.Tensor) -> torch.Tensor:
         """Room of the size of another tensor for what is used up at once: it is kept."""
-        members, count, width = like.shape
-        key = members, count, f"scratch {width}"
-        if key not in self._rooms:
-            self._rooms[key] = [like.new_empty(like.shape)]
-        return self._rooms[key][0]
+        if like.shape not in self._scraps:
+            self._scraps[like.shape] = like.new_empty(like.shape)
+        return self._scraps[like.shape]
 
     def _members(self, chosen: torch.Tensor | None) -> tuple[list[torch.Tensor], ...]:
         parts = self.weights, self.biases, self.scales, self.shifts

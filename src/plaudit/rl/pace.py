@@ -6,7 +6,7 @@ import math
 from fractions import Fraction
 from typing import Any
 
-from plaudit.rl.checkpoint import check_parts
+from plaudit.rl.checkpoint import check_complete
 
 
 class Pace:
@@ -45,7 +45,7 @@ class Pace:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Puts back what `state_dict` gave. Where that was of another ratio, ours holds from here on."""
-        check_parts(state, self.state_dict(), "the gradient steps that are due")
+        check_complete(state, self.state_dict(), "the gradient steps that are due")
         self.steps, self.updates = int(state["steps"]), int(state["updates"])
         self._since, self._before = int(state["since"]), int(state["before"])
         if Fraction(state["ratio"]) != self.ratio:

@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 
 from plaudit.errors import CheckpointError, ConfigError, OutputError
 from plaudit.files import whole_file
-from plaudit.rl.checkpoint import check_parts
+from plaudit.rl.checkpoint import check_complete
 from plaudit.rl.obs import ObsDim
 from plaudit.rl.relabel import Layout
 from plaudit.rl.replay import NUMBER, Allocate, Replay, check_room
@@ -267,7 +267,7 @@ def replay_for(
     state: Mapping[str, Any], obs_dim: ObsDim, action_dim: int, device: torch.device | str = "cpu"
 ) -> Replay:
     """An empty replay with as much room as the one that a keeper's `state_dict` is of, for `load` to fill."""
-    check_parts(state, PARTS, "the replay")
+    check_complete(state, PARTS, "the replay")
     return Replay(
         state["rows"] * len(state["heads"]), len(state["heads"]), obs_dim, action_dim, device, extras=_extras(state)
     )
@@ -305,7 +305,7 @@ def _newest(numbers: torch.Tensor, envs: torch.Tensor, num_envs: int) -> torch.T
 
 def _check_storage(state: Mapping[str, Any], ours: str) -> None:
     """Sees that a checkpoint keeps all of a replay that is to be known, and that it was kept in the same way."""
-    check_parts(state, PARTS, "the replay")
+    check_complete(state, PARTS, "the replay")
     theirs = "memory" if LAST in state else "disk"
     if theirs != ours:
         raise CheckpointError(

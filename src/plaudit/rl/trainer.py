@@ -171,7 +171,12 @@ class Trainer:
             return goes_on
 
         started = time.perf_counter()
-        if losses := self.algorithm.catch_up(go_on):
+        try:
+            losses = self.algorithm.catch_up(go_on)
+        except EnvError:
+            self._rescue()
+            raise
+        if losses:
             self.seconds += time.perf_counter() - started
             self._log(losses)
 

@@ -94,7 +94,7 @@ def _train(
     if config.runtime.use_wandb and importlib.util.find_spec("wandb") is None:
         raise MissingDependencyError("runtime.use_wandb needs Weights & Biases: pip install 'plaudit[wandb]'.")
     whole = config
-    device = learns_on = set_up(config, learning_threads(config.runtime.threads, large=_large(config)))
+    device = learns_on = set_up(config, learning_threads(config.runtime.threads, looks=_looks(config)))
     if config.runtime.mode == "async":
         config, device = beside_learning(config)
     artifact = load_reward(config, checkpoint)
@@ -145,11 +145,9 @@ def _train(
         return result
 
 
-def _large(config: Config) -> bool:
-    """Whether learning is worth more than one core: the policy looks at pictures, or SAC has critics side by side."""
-    return config.algorithm.name == "sac" or any(
-        block is not None and block.type == "cnn" for block in (config.policy.actor, config.policy.critic)
-    )
+def _looks(config: Config) -> bool:
+    """Whether the policy looks at pictures."""
+    return any(block is not None and block.type == "cnn" for block in (config.policy.actor, config.policy.critic))
 
 
 def _start(policy: Policy, other: str | None) -> None:

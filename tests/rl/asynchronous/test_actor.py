@@ -223,6 +223,24 @@ def test_a_swap_of_the_model_while_another_process_learns_is_refused(tmp_path: P
     assert len(replay) == 5 * 36 and (replay.columns["version"][replay.transitions()] == other.judge).all()
 
 
+def test_a_swap_after_the_last_step_is_refused_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(InThisProcess, "patience", 10**9)  # Learns only while it is waited for.
+    env = RewardedEnv(Slider(4), manager())
+
+    class Swap(Listener):
+        def on_metrics(self, step: int, metrics: Any) -> None:
+            if step == 36:
+                env.swap(manager(brightness(0.9)), 2)
+
+    keys = {"learning_starts": 16, "batch_size": 16}
+    trainer = make_async(env, rollout_steps=9, run=tmp_path, sac=keys, listeners=[Swap()])
+    with pytest.raises(EnvError, match=r"swapped"):
+        trainer.train(iterations=1)
+    assert checkpoint.load(tmp_path / "checkpoints" / "latest.pt")["trainer"]["step"] == 36
+
+
 @pytest.mark.parametrize("what", ["show", "load_state_dict"])
 def test_what_the_other_process_would_not_be_told_is_refused(what: str) -> None:
     trainer = make_async(iterations=1)

@@ -10,7 +10,7 @@ import torch
 from plaudit.config.algorithms import BCConfig
 from plaudit.errors import NonFiniteError, PlauditError
 from plaudit.rl.algorithms.base import BaseAlgorithm, StepCallback, Wanted
-from plaudit.rl.checkpoint import check_parts
+from plaudit.rl.checkpoint import check_complete
 from plaudit.rl.obs import ObsDim, PolicyObs, map_obs
 from plaudit.rl.policy import Policy
 from plaudit.rl.replay import Replay
@@ -106,7 +106,7 @@ class BC(BaseAlgorithm):
         return {"optimizer": self.optimizer.state_dict(), **kept}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        check_parts(state, ("optimizer",), "behaviour cloning")
+        check_complete(state, ("optimizer",), "behaviour cloning")
         self.optimizer.load_state_dict(state["optimizer"])
         self.optimizer.param_groups[0]["lr"] = self.cfg.learning_rate  # What the config says now.
         if (kept := state.get("demonstrations")) is not None and self.folder is not None:

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import torch
 
 from plaudit.config.algorithms import SACConfig
-from plaudit.errors import ConfigError, NonFiniteError, PlauditError
+from plaudit.errors import CheckpointError, ConfigError, NonFiniteError, PlauditError
 from plaudit.rl.algorithms.base import BaseAlgorithm, StepCallback, Wanted
 from plaudit.rl.algorithms.sac_learner import Losses, SACLearner
 from plaudit.rl.augment import check_shift
-from plaudit.rl.checkpoint import check_parts
+from plaudit.rl.checkpoint import check_complete
 from plaudit.rl.obs import ObsDim, PolicyObs, flat
 from plaudit.rl.pace import Pace
 from plaudit.rl.policy import Policy
@@ -253,12 +253,17 @@ class SAC(BaseAlgorithm):
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        check_parts(state, ("learner", "pace", *(("replay",) if self._keeper is not None else ())), "SAC")
+        check_complete(state, ("learner", "pace", *(("replay",) if self._keeper is not None else ())), "SAC")
         self.learner.load_state_dict(state["learner"])
         self.pace.load_state_dict(state["pace"])
         if self._keeper is None:
             return
         self._keeper.load(state["replay"])
+        if self.wants is not None and "demonstrations" not in state:
+            raise CheckpointError(
+                "the checkpoint is of a run without demonstrations, but algorithm.cfg.demonstrations names some. Begin "
+                "a new run with runtime.resume, which takes up the policy alone, or leave the key as it was."
+            )
         if (shown := state.get("demonstrations")) is not None:
             self.show(replay_for(shown, *self._dims, self.device))
             assert self._shown is not None

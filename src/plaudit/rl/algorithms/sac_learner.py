@@ -20,7 +20,7 @@ from torch import nn
 from plaudit.config.algorithms import SACConfig
 from plaudit.rl import squashed
 from plaudit.rl.algorithms.sac_views import View, Viewer
-from plaudit.rl.checkpoint import check_parts
+from plaudit.rl.checkpoint import check_complete
 from plaudit.rl.ensemble import Pass
 from plaudit.rl.flatten import FlatAdam, FlatParameters
 from plaudit.rl.obs import map_obs
@@ -225,7 +225,7 @@ class SACLearner:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Puts back what `state_dict` gave."""
-        check_parts(state, self.state_dict(), "what SAC has learned")
+        check_complete(state, self.state_dict(), "what SAC has learned")
         for name in ("actor_optimizer", "critic_optimizer", "temperature_optimizer"):
             getattr(self, name).load_state_dict(state[name])
         self._log_temperature.data.copy_(state["log_temperature"])

@@ -285,5 +285,5 @@ def _serve(learner: Learner, line: _Line) -> None:
         if not learner.learn():
             started = time.perf_counter()
             line.waits(PAUSE)
-            if exchange.updates:
+            if exchange.updates and not exchange.resting:
                 exchange.idle += time.perf_counter() - started
