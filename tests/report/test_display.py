@@ -45,6 +45,20 @@ def test_time_left_of_a_resumed_run_counts_from_where_it_went_on() -> None:
     assert stream.getvalue().splitlines() == ["resumed at step 80,000", "step 90,000/100,000 (90%)  0:10 left"]
 
 
+@pytest.mark.parametrize("make", [io.StringIO, Terminal])
+def test_a_run_that_is_prolonged_has_longer_to_go(make: type[io.StringIO], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    stream, clock = make(), Clock()
+    display = ProgressDisplay(stream=stream, clock=clock)
+    display.on_start(0, 1000)
+    display.on_prolonged(4000)
+    clock.now = 10.0
+    display.on_metrics(1000, {})
+    display.close()
+    assert "25%" in stream.getvalue() and "0:30 left" in stream.getvalue()
+
+
 def test_live_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")

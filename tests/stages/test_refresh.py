@@ -72,6 +72,17 @@ def test_the_fooled_model_is_refreshed_and_the_truth_is_counted(recipe: Path, ca
     assert "It is refreshed now, with labels of the truth" in caplog.text
 
 
+@pytest.mark.parametrize(("share", "rest"), [(1.0, 6), (0.8, 5), (0.0, 4)])
+def test_training_goes_on_for_its_share_after_a_refresh(recipe: Path, share: float, rest: int) -> None:
+    schedule = "algorithm.cfg.lr_schedule=linear"
+    result = train(config(recipe, REFRESH, schedule, f"reward.audit.prolong={share}"), quiet=True)
+    (refresh,) = audit_of(result["run"])["refreshes"]
+    assert refresh["step"] == 2 * 128 and result["steps"] == refresh["step"] + rest * 128
+    lines = [json.loads(line) for line in (Path(result["run"]) / "logs" / "metrics.jsonl").read_text().splitlines()]
+    rates = [line["train/learning_rate"] for line in lines if "train/learning_rate" in line]
+    assert rates == pytest.approx([1e-3 * left / 6 for left in (6, 5, *range(rest, 0, -1))])
+
+
 def test_the_best_policy_to_the_old_model_is_forgotten(recipe: Path) -> None:
     result = train(config(recipe, REFRESH, "runtime.eval_freq=128"), quiet=True)
     step = audit_of(result["run"])["refreshes"][0]["step"]
@@ -124,7 +135,7 @@ def test_the_budget_is_kept_and_its_end_is_said_once(
         return artifact.save(path)  # It learns nothing, and is fooled again and again.
 
     monkeypatch.setattr(Refresher, "fit", fit)
-    words = [REFRESH, "reward.audit.max_labels=45", "reward.audit.window=16", "runtime.iterations=14"]
+    words = [REFRESH, "reward.audit.max_labels=45", "reward.audit.window=16", "runtime.iterations=14", "reward.audit.prolong=0"]
     result = train(config(recipe, *words), quiet=True)
     record = audit_of(result["run"])
     assert record["labels"] == {"spent": 45, "budget": 45}
@@ -220,7 +231,7 @@ def test_without_truth_it_waits_for_a_person_and_reads_what_one_has_filled_in(
     (refresh,) = audit_of(untold)["refreshes"]
     assert refresh["episodes"] == len(names) - 4 == again["audit"]["labels"]
     assert {one.label_source for one in EpisodeStore(untold / "audit" / "labelled").summaries()} == {"person"}
-    assert again["steps"] == 5 * 128
+    assert again["steps"] == (3 + 5) * 128  # Of which the last five, all that the config asks for, with the new model.
 
 
 @pytest.mark.parametrize(

@@ -218,6 +218,7 @@ class AuditConfig:
     follow: int | None = None  # Training envs whose pictures are kept; null: 64, and with reward_mode terminal all.
     max_labels: int = 200  # Episodes, in the whole run, whose truth may be used to refresh the model.
     refresh_steps: int = 300  # Batches of one refresh.
+    prolong: float = 1.0  # Share of runtime.iterations that follows a refresh, at least: what misled is to be unlearned.
 
     def __post_init__(self) -> None:
         for key in ("window", "min_claims", "follow", "max_labels", "refresh_steps"):
@@ -226,6 +227,7 @@ class AuditConfig:
         require(self.min_claims <= self.window, "min_claims", "must not be more than window, which it is counted in")
         for key in ("max_fooled", "max_fooled_again", "min_claimed", "max_out_of_range"):
             require(0 < getattr(self, key) < 1, key, "must be greater than 0 and less than 1")
+        require(0 <= self.prolong <= 1, "prolong", "must be between 0 and 1")
         require(self.enabled or self.on_alarm == "warn", "on_alarm", "needs an audit; set enabled to true")
 
 

@@ -50,6 +50,13 @@ class ProgressDisplay:
         if self.stream.isatty():
             self._open_bar(step)
 
+    def on_prolonged(self, total_steps: int) -> None:
+        """Training will take more steps than was said."""
+        self.total = total_steps
+        if self._bar is not None:
+            progress, task = self._bar
+            progress.update(task, total=total_steps)
+
     def on_resume(self, step: int) -> None:
         """A checkpoint was loaded."""
         self._say(f"resumed at step {step:,}")

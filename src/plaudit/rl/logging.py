@@ -20,6 +20,9 @@ class Listener:
     def on_start(self, step: int, total_steps: int) -> None:
         """Training begins (or goes on) at `step` of `total_steps` env steps."""
 
+    def on_prolonged(self, total_steps: int) -> None:
+        """Training will take `total_steps`, more than `on_start` said."""
+
     def on_resume(self, step: int) -> None:
         """A checkpoint of `step` was loaded: what was logged after it will be logged again."""
 

@@ -32,7 +32,10 @@ logger = logging.getLogger("plaudit")
 EVAL_SEED = 1_000_003
 """Added to the run's seed for evaluations, so that they never meet training's episodes."""
 
-COUNTERS = ("step", "iteration", "seconds", "best", "best_step", "last_eval", "last_eval_step", "version")
+COUNTERS = (
+    *("step", "iteration", "prolonged", "seconds"),
+    *("best", "best_step", "last_eval", "last_eval_step", "version", "taught_by"),
+)
 """Attributes of the trainer that a checkpoint holds."""
 
 LATER = ("listeners",)
@@ -51,14 +54,18 @@ class Trainer:
         eval_env: Evaluation envs; `None` does not evaluate.
         listeners: Who is told of the numbers.
         until: Asked after every iteration; training ends once it says so.
+        prolong: Share of the iterations that are still to come, at least, wherever somebody else begins to give the
+            rewards.
 
     Attributes:
         step: Env steps taken, all envs counted; gradient steps where the algorithm takes none.
         iteration: Iterations done.
+        prolonged: Iterations beyond those that were asked for.
         best: Highest `best_metric` of the evaluations, or `None`.
         exact_resume: Whether `load` took up the running episodes too; `None` where nothing was loaded.
         relabelled: The training env, where its rewards are somebody else's; else `None`.
         version: Of who gives those rewards, at the last evaluation.
+        taught_by: The same, at the last iteration.
         deferred: Whether those are told for a whole rollout together.
     """
 
@@ -73,13 +80,14 @@ class Trainer:
         eval_env: VecEnv | None = None,
         listeners: Sequence[Listener] = (),
         until: Callable[[], bool] | None = None,
+        prolong: float = 0.0,
     ) -> None:
         if eval_env is not None:
             check_same_spaces(env, eval_env)
         self.policy, self.env, self.algorithm = policy, env, algorithm
         self.settings, self.run, self.eval_env, self.listeners = settings, run, eval_env, list(listeners)
-        self.until = until
-        self.step = self.iteration = 0
+        self.until, self.prolong = until, prolong
+        self.step = self.iteration = self.prolonged = 0
         self.seconds = 0.0
         self.best: float | None = None
         self.best_step, self.version = 0, 1
@@ -90,6 +98,7 @@ class Trainer:
         self._saved = time.perf_counter()
         self.stats = TrainingStats(env.num_envs, env.device)
         self.relabelled = env if isinstance(env, Relabelled) else None
+        self.taught_by = 1 if self.relabelled is None else self.relabelled.version
         self.deferred = self.relabelled is not None and self.relabelled.defer(algorithm.relabels)
         algorithm.relabelled, algorithm.folder = self.relabelled, None if run is None else run.replay
         algorithm.initialize_buffer(
@@ -97,17 +106,18 @@ class Trainer:
         )
 
     def train(self, iterations: int | None = None) -> dict[str, Any]:
-        """Trains until `iterations` (of the whole run, resumed parts included) are done, `runtime.stop_at` is
-        reached, `until` says so, or Ctrl-C; returns a summary.
+        """Trains until `iterations` (of the whole run, resumed parts included) are done and those by which it was
+        prolonged, `runtime.stop_at` is reached, `until` says so, or Ctrl-C; returns a summary.
         """
-        total = self.settings.iterations if iterations is None else iterations
+        asked = self.settings.iterations if iterations is None else iterations
         for listener in self.listeners:
-            listener.on_start(self.step, total * self._steps_per_iteration)
+            listener.on_start(self.step, (asked + self.prolonged) * self._steps_per_iteration)
+        self._prolong(asked)  # They may have changed who gives the rewards.
         try:
             with Interrupt() as interrupt:
-                while self.iteration < total and not self._reached and not interrupt.asked:
-                    self._iterate(total)
-                self._catch_up(lambda: self.iteration >= total and not interrupt.asked)
+                while self._left(asked) > 0 and not self._reached and not interrupt.asked:
+                    self._iterate(asked)
+                self._catch_up(lambda: self._left(asked) <= 0 and not interrupt.asked)
                 self._save("latest.pt")
                 if not interrupt.asked and self.eval_env is not None and self.last_eval_step < self.step:
                     self._evaluate()
@@ -118,10 +128,28 @@ class Trainer:
             for listener in self.listeners:
                 listener.close()
 
-    def _iterate(self, total: int) -> None:
+    def _left(self, asked: int) -> int:
+        """Iterations to come."""
+        return asked + self.prolonged - self.iteration
+
+    def _prolong(self, asked: int) -> None:
+        """Gives time to learn what is right now, where somebody else has begun to give the rewards."""
+        if self.relabelled is None or self.relabelled.version == self.taught_by:
+            return
+        self.taught_by = self.relabelled.version
+        more = round(self.prolong * asked) - self._left(asked)
+        if more <= 0:
+            return
+        self.prolonged += more
+        steps, total = self._steps_per_iteration, asked + self.prolonged
+        logger.info("the rewards are new: %s steps more are taken, %s in all", f"{more * steps:,}", f"{total * steps:,}")
+        for listener in self.listeners:
+            listener.on_prolonged(total * steps)
+
+    def _iterate(self, asked: int) -> None:
         """One round: collect, update, log, and where it is time evaluate and save."""
         started = time.perf_counter()
-        self.algorithm.progress(self.iteration / total)
+        self.algorithm.progress((self.iteration - self.prolonged) / asked)
         try:
             extra = self._collect()
             losses = self.algorithm.update()
@@ -135,6 +163,7 @@ class Trainer:
         elapsed = time.perf_counter() - started
         self.seconds += elapsed
         self._log({**losses, **extra, "charts/steps_per_second": self._steps_per_iteration / elapsed})
+        self._prolong(asked)
         if self._due(self.settings.eval_freq, before):
             self._evaluate()
         if self._due(self.settings.save_freq, before):

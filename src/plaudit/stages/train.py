@@ -127,6 +127,7 @@ def _train(
             eval_env=None if until_collected else eval_env,
             listeners=listeners if auditing is None else [*listeners, auditing],
             until=partial(_enough, config, collector if until_collected else None, auditing),
+            prolong=config.reward.audit.prolong,
         )
         show(algorithm, env, shown)
         if checkpoint is not None:
