@@ -120,6 +120,21 @@ def test_each_class_has_its_limit_and_then_it_costs_nothing(tmp_path: Path, capl
     assert env.drawn == before and len(made.stored()) == 6
 
 
+def test_failures_keep_pace_with_the_successes(tmp_path: Path) -> None:
+    wins: list[set[int]] = [set()] * 6 + [{4}] + [set()] * 3 + [{4}] + [set()] * 9
+    made = Made(
+        tmp_path,
+        Scripted([[4] * 20], [wins]),
+        max_positive_trajectories=2,
+        max_negative_trajectories=8,
+        early_failures=0.25,
+    )
+    stored = made.run(80)
+    kept = sorted(int(id.split("-")[-1]) for id in stored)
+    # Two at once, two more after the first success, and the rest after the second.
+    assert kept == [0, 1, 6, 7, 8, 10, 11, 12, 13, 14] and made.collector.complete
+
+
 def test_what_is_not_wanted_is_not_drawn(tmp_path: Path) -> None:
     env = Scripted([[4]], snapshots=True)
     made = Made(tmp_path, env, max_positive_trajectories=1, max_negative_trajectories=0)

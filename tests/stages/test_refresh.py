@@ -135,7 +135,13 @@ def test_the_budget_is_kept_and_its_end_is_said_once(
         return artifact.save(path)  # It learns nothing, and is fooled again and again.
 
     monkeypatch.setattr(Refresher, "fit", fit)
-    words = [REFRESH, "reward.audit.max_labels=45", "reward.audit.window=16", "runtime.iterations=14", "reward.audit.prolong=0"]
+    words = [
+        REFRESH,
+        "reward.audit.max_labels=45",
+        "reward.audit.window=16",
+        "runtime.iterations=14",
+        "reward.audit.prolong=0",
+    ]
     result = train(config(recipe, *words), quiet=True)
     record = audit_of(result["run"])
     assert record["labels"] == {"spent": 45, "budget": 45}

@@ -50,6 +50,7 @@ class DataCollectionConfig:
     image_size: tuple[int, int, int] | None = None  # Channels (3), height and width of the frames; null: the env's.
     max_positive_trajectories: int | None = 500  # Successes wanted, earlier runs included; null for no limit.
     max_negative_trajectories: int | None = 500  # Failures wanted; null for no limit.
+    early_failures: float = 1.0  # Share of the failures taken at once; the others keep pace with the successes.
     frames_per_episode: int | None = None  # Frames kept of each: label changes, the last, random ones; null for all.
     whole_episodes: float = 0.0  # Share of episodes of which all frames are kept: validation needs to see every step.
     num_envs: int | None = 64  # Envs that plaudit collect steps together; null: as many as for training.
@@ -71,7 +72,8 @@ class DataCollectionConfig:
         for key in ("frames_per_episode", "num_envs", "max_idle_episodes"):
             value = getattr(self, key)
             require(value is None or value >= 1, key, "must be at least 1")
-        require(0 <= self.whole_episodes <= 1, "whole_episodes", "must be between 0 and 1")
+        for key in ("early_failures", "whole_episodes"):
+            require(0 <= getattr(self, key) <= 1, key, "must be between 0 and 1")
         require(bool(self.actors), "actors", "somebody must act")
         alone = len(self.actors) == 1 or all(actor.kind != "training" for actor in self.actors)
         require(alone, "actors", "the policy that is being trained acts alone, or not at all")
@@ -218,7 +220,9 @@ class AuditConfig:
     follow: int | None = None  # Training envs whose pictures are kept; null: 64, and with reward_mode terminal all.
     max_labels: int = 200  # Episodes, in the whole run, whose truth may be used to refresh the model.
     refresh_steps: int = 300  # Batches of one refresh.
-    prolong: float = 1.0  # Share of runtime.iterations that follows a refresh, at least: what misled is to be unlearned.
+    prolong: float = (
+        1.0  # Share of runtime.iterations that follows a refresh, at least: what misled is to be unlearned.
+    )
 
     def __post_init__(self) -> None:
         for key in ("window", "min_claims", "follow", "max_labels", "refresh_steps"):

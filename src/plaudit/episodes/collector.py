@@ -37,6 +37,8 @@ class RewardDataCollector:
         whole_episodes: Share of the episodes of which all are kept nevertheless.
         max_positive_trajectories: Positive episodes wanted, those of earlier runs included; `None` for no limit.
         max_negative_trajectories: The same for negative ones.
+        early_failures: Share of these that are taken as they come. The others keep pace with the positive ones, so that
+            there are failures of a policy that has learned something; without a limit to both nothing is held back.
         label_source: Who gives the labels.
         about: What is written with every episode.
         describe: From an env to what is written with its present episode, such as who acts.
@@ -63,6 +65,7 @@ class RewardDataCollector:
         whole_episodes: float = 0.0,
         max_positive_trajectories: int | None = None,
         max_negative_trajectories: int | None = None,
+        early_failures: float = 1.0,
         label_source: LabelSource = "simulator",
         about: Mapping[str, Any] | None = None,
         describe: Callable[[int], Mapping[str, Any]] | None = None,
@@ -71,7 +74,7 @@ class RewardDataCollector:
     ) -> None:
         self.num_envs, self.writer, self.name = num_envs, writer, name
         self.cameras, self.image_size = cameras, image_size
-        self.limits = max_positive_trajectories, max_negative_trajectories
+        self.limits, self.early_failures = (max_positive_trajectories, max_negative_trajectories), early_failures
         self.label_source, self.about = label_source, dict(about or {})
         self.describe, self.say, self.draw = describe, say, draw
         self.reader = Reader(num_envs, cameras, image_size)
@@ -165,9 +168,11 @@ class RewardDataCollector:
         return f"{self.name}-e{env:04d}-{self.number[env]:06d}"
 
     def _wanted(self, positive: bool) -> bool:
-        counts = self.writer.counts
-        limit, count = (self.limits[0], counts.positive) if positive else (self.limits[1], counts.negative)
-        return limit is None or count < limit
+        counts, (most, limit) = self.writer.counts, self.limits
+        if positive:
+            return most is None or counts.positive < most
+        pace = max(self.early_failures, min(1.0, counts.positive / most)) if most else 1.0
+        return limit is None or counts.negative < limit * pace
 
     def _see_whether_complete(self) -> None:
         if self._wanted(True) or self._wanted(False):

@@ -142,7 +142,9 @@ class Trainer:
             return
         self.prolonged += more
         steps, total = self._steps_per_iteration, asked + self.prolonged
-        logger.info("the rewards are new: %s steps more are taken, %s in all", f"{more * steps:,}", f"{total * steps:,}")
+        logger.info(
+            "the rewards are new: %s steps more are taken, %s in all", f"{more * steps:,}", f"{total * steps:,}"
+        )
         for listener in self.listeners:
             listener.on_prolonged(total * steps)
 

@@ -148,6 +148,7 @@ def collecting(
         whole_episodes=keys.whole_episodes,
         max_positive_trajectories=keys.max_positive_trajectories,
         max_negative_trajectories=keys.max_negative_trajectories,
+        early_failures=keys.early_failures,
         about={
             "env": config.env.id,
             "env_cfg": to_dict(cfg) if is_dataclass(cfg := getattr(env, "cfg", None)) else config.env.cfg,
