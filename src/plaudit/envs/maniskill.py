@@ -29,7 +29,7 @@ logger = logging.getLogger("plaudit")
 NUM_ENVS = {"cpu": 16, "gpu": 512}
 """Envs, where the config leaves it to the backend."""
 
-MEMORY = 600 * 2**20
+MEMORY = 960 * 2**20
 """Bytes that a process takes, once it has drawn something."""
 
 LOOKS_DONE = "is_obj_placed"
