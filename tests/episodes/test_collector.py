@@ -120,19 +120,33 @@ def test_each_class_has_its_limit_and_then_it_costs_nothing(tmp_path: Path, capl
     assert env.drawn == before and len(made.stored()) == 6
 
 
-def test_failures_keep_pace_with_the_successes(tmp_path: Path) -> None:
+PACED = [0, 1, 6, 7, 8, 9, 10, 11, 12, 13]
+"""Episodes that `paced` keeps."""
+
+
+def paced(folder: Path) -> Made:
     wins: list[set[int]] = [set()] * 6 + [{4}] + [set()] * 3 + [{4}] + [set()] * 9
-    made = Made(
-        tmp_path,
-        Scripted([[4] * 20], [wins]),
-        max_positive_trajectories=2,
-        max_negative_trajectories=8,
-        early_failures=0.25,
-    )
+    limits = {"max_positive_trajectories": 2, "max_negative_trajectories": 8, "early_failures": 0.25}
+    return Made(folder, Scripted([[4] * 20], [wins], snapshots=True), **limits)
+
+
+def test_failures_keep_pace_with_the_successes(tmp_path: Path) -> None:
+    made = paced(tmp_path)
     stored = made.run(80)
     kept = sorted(int(id.split("-")[-1]) for id in stored)
-    # Two at once, two more after the first success, and the rest after the second.
-    assert kept == [0, 1, 6, 7, 8, 10, 11, 12, 13, 14] and made.collector.complete
+    # Two at once, up to five after the first success, and the rest after the second.
+    assert kept == PACED and made.collector.complete
+
+
+def test_failures_keep_pace_after_a_kill_too(tmp_path: Path) -> None:
+    broken = paced(tmp_path)
+    broken.run(8)
+    checkpoint = broken.env.state_dict()
+    broken.run(36, seed=None)  # Up to the second success; then it is killed.
+    resumed = paced(tmp_path)
+    resumed.env.reset(5)
+    resumed.env.load_state_dict(checkpoint)
+    assert sorted(int(id.split("-")[-1]) for id in resumed.run(72, seed=None)) == PACED
 
 
 def test_what_is_not_wanted_is_not_drawn(tmp_path: Path) -> None:

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from plaudit.rl.ensemble import EPSILON, Ensemble, Pass
+from plaudit.rl.ensemble import EPSILON, NARROW, Ensemble, Pass
 from plaudit.rl.flatten import FlatParameters
 
 
 def make(members: int, activation: str, layer_norm: bool, outputs: int = 2) -> Ensemble:
-    made = Ensemble(members, 5, (7, 6), outputs, activation, layer_norm, 1.0).double()
+    made = Ensemble(members, 5, (NARROW + 1, 6), outputs, activation, layer_norm, 1.0).double()
     for part in made.parameters():  # LayerNorm begins as nothing, and biases as zeros: a mistake there must show.
         part.data += 0.3 * torch.randn_like(part)
     return made

@@ -38,6 +38,50 @@ def learned(poison: bool = False, **settings: Any) -> RewardedEnv:
     return RewardedEnv(Slider(16, poison=poison), manager(**settings))
 
 
+class Refreshing(Memory):
+    """Puts another model in the place of the env's at some steps."""
+
+    def __init__(self, env: RewardedEnv, steps: tuple[int, ...]) -> None:
+        super().__init__()
+        self.env, self.steps = env, steps
+        self.totals: list[int] = []
+
+    def on_metrics(self, step: int, metrics: Any) -> None:
+        super().on_metrics(step, metrics)
+        if step in self.steps:
+            self.env.swap(manager(), self.env.version + 1)
+
+    def on_prolonged(self, total_steps: int) -> None:
+        self.totals.append(total_steps)
+
+
+@pytest.mark.parametrize(
+    ("share", "refreshed", "totals"),
+    [
+        (0.0, (1,), []),
+        (0.5, (1,), []),  # There is more than half of it to come.
+        (0.5, (3,), [6]),  # "At least half" of five iterations are three.
+        (1.0, (1,), [6]),
+        (1.0, (1, 3), [6, 8]),
+        (1.0, (5,), [10]),
+    ],
+)
+def test_training_goes_on_after_a_refresh(
+    make_trainer: MakeTrainer, share: float, refreshed: tuple[int, ...], totals: list[int]
+) -> None:
+    env, each = learned(), 8 * 16
+    listener = Refreshing(env, tuple(each * number for number in refreshed))
+    trainer = make_trainer(env, iterations=5, listeners=[listener], evaluates=learned(), ppo={"lr_schedule": "linear"})
+    trainer.prolong, trainer.best = share, 1.0
+    summary = trainer.train()
+    last = totals[-1] if totals else 5
+    assert listener.totals == [each * total for total in totals]
+    assert summary["iterations"] == last and summary["prolonged"] == last - 5
+    left = [row["train/learning_rate"] * 5 / 3e-3 for row in listener.metrics]
+    assert left[-1] == pytest.approx(1) and max(left) <= 5.001 and len(left) == last
+    assert summary["best_step"] == each * last  # What was the best to another judge is forgotten.
+
+
 MODES: list[dict[str, Any]] = [{}, {"reward_mode": "terminal"}, {"hold": 2}, {"terminate_on_success": True}]
 
 

@@ -138,6 +138,7 @@ def test_eval_takes_the_model_of_the_checkpoint(whole: dict[str, Any]) -> None:
         ("reward.audit.max_fooled=1.5", "reward.audit.max_fooled: must be greater than 0 and less than 1"),
         ("reward.audit.max_out_of_range=0", "reward.audit.max_out_of_range: must be greater than 0"),
         ("reward.audit.max_labels=0", "reward.audit.max_labels: must be at least 1"),
+        ("reward.audit.prolong=2", "reward.audit.prolong: must be between 0 and 1"),
         ("reward.audit.on_alarm=refres", "refresh"),
         ("reward.audit.on_allarm=warn", "on_alarm"),
     ],

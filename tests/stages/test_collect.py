@@ -238,7 +238,10 @@ def test_what_never_comes_ends_with_an_error(tmp_path: Path, capsys: pytest.Capt
     code, wrong, _ = run(capsys, *words)
     assert code == 1
     assert "of the last 20 episodes none was a success" in wrong["error"] and "0 of 6 positive" in wrong["error"]
-    assert EpisodeStore(tmp_path / "data").counts.negative == 5
+    assert EpisodeStore(tmp_path / "data").counts.negative == 5 and "early_failures" not in wrong["error"]
+    code, wrong, _ = run(capsys, *words, f"{KEYS}.max_negative_trajectories=40", f"{KEYS}.early_failures=0.2")
+    assert code == 1 and "more failures are taken as successes come" in wrong["error"]
+    assert EpisodeStore(tmp_path / "data").counts.negative == 8
 
 
 @pytest.mark.parametrize(
@@ -253,6 +256,11 @@ def test_what_never_comes_ends_with_an_error(tmp_path: Path, capsys: pytest.Capt
         (["collect", "pendulum", f"{KEYS}.actors=[{{kind: expert}}]"], "gym:Pendulum-v1 has no expert"),
         (["collect", "push_cube", f"{KEYS}.save_dir={{tmp}}/file/x"], "cannot make the episode store"),
         (["collect", "push_cube", f"{KEYS}.save_dir={{tmp}}"], "holds other files"),
+        (["collect", "push_cube", f"{KEYS}.early_failures=1.5"], "early_failures: must be between 0 and 1"),
+        (
+            ["collect", "push_cube", f"{KEYS}.early_failures=0.5", f"{KEYS}.max_positive_trajectories=null"],
+            "early_failures: needs both limits",
+        ),
         (["collect", "push_cub"], "Did you mean 'push_cube'?"),
     ],
 )

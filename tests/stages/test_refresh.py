@@ -240,6 +240,17 @@ def test_without_truth_it_waits_for_a_person_and_reads_what_one_has_filled_in(
     assert again["steps"] == (3 + 5) * 128  # Of which the last five, all that the config asks for, with the new model.
 
 
+def test_what_was_good_enough_for_another_model_does_not_end_training(untold: Path) -> None:
+    path = untold / "config.yaml"
+    path.write_text(re.sub("stop_at: .*", "stop_at: 0.001", path.read_text()))
+    fill_in(untold, sure)
+    checkpoint = untold / "checkpoints" / "latest.pt"
+    content = torch.load(checkpoint)
+    content["trainer"]["best"] = 0.5
+    torch.save(content, checkpoint)
+    assert resume(untold, quiet=True)["steps"] > 3 * 128
+
+
 @pytest.mark.parametrize(
     ("word", "message"), [("maybe", "stays as it is: .*success is 'maybe'"), ("?", "Fill in the column success")]
 )

@@ -69,6 +69,8 @@ class DataCollectionConfig:
         require(fits, "image_size", "must be [3, height, width]")
         for key in ("max_positive_trajectories", "max_negative_trajectories"):
             require((getattr(self, key) or 0) >= 0, key, "must not be negative")
+        limited = None not in (self.max_positive_trajectories, self.max_negative_trajectories)
+        require(limited or self.early_failures == 1, "early_failures", "needs both limits, max_..._trajectories")
         for key in ("frames_per_episode", "num_envs", "max_idle_episodes"):
             value = getattr(self, key)
             require(value is None or value >= 1, key, "must be at least 1")
@@ -220,9 +222,7 @@ class AuditConfig:
     follow: int | None = None  # Training envs whose pictures are kept; null: 64, and with reward_mode terminal all.
     max_labels: int = 200  # Episodes, in the whole run, whose truth may be used to refresh the model.
     refresh_steps: int = 300  # Batches of one refresh.
-    prolong: float = (
-        1.0  # Share of runtime.iterations that follows a refresh, at least: what misled is to be unlearned.
-    )
+    prolong: float = 1.0  # Share of runtime.iterations that follows each refresh, at least; 0 adds none.
 
     def __post_init__(self) -> None:
         for key in ("window", "min_claims", "follow", "max_labels", "refresh_steps"):

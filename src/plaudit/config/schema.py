@@ -42,7 +42,7 @@ class RuntimeConfig:
     seed: int = 0  # Seed of everything random in the run.
     cuda: bool = True  # Use a GPU where there is one; without one, the CPU is used and a line says so.
     headless: bool = True  # False opens the simulator's viewer on the first env.
-    iterations: int = 100  # Rollout-and-update rounds.
+    iterations: int = 100  # Rollout-and-update rounds; more where reward.audit refreshes a model, see its prolong.
     rollout_steps: int = 16  # Steps of every env in one rollout.
     eval_freq: int = 50_000  # Env steps between evaluations; 0 evaluates only at the end.
     eval_episodes: int = 256  # Episodes of one evaluation, spread evenly over the evaluation envs.

@@ -37,8 +37,8 @@ class RewardDataCollector:
         whole_episodes: Share of the episodes of which all are kept nevertheless.
         max_positive_trajectories: Positive episodes wanted, those of earlier runs included; `None` for no limit.
         max_negative_trajectories: The same for negative ones.
-        early_failures: Share of these that are taken as they come. The others keep pace with the positive ones, so that
-            there are failures of a policy that has learned something; without a limit to both nothing is held back.
+        early_failures: Share of these that are taken as they come. The others are taken in step with the positive ones,
+            so that there are failures of a policy that has learned something; it takes a limit to both.
         label_source: Who gives the labels.
         about: What is written with every episode.
         describe: From an env to what is written with its present episode, such as who acts.
@@ -50,6 +50,7 @@ class RewardDataCollector:
         episodes: How many episodes have ended.
         idle: How many in a row have ended and were not wanted.
         repeated: How many were there already, from before a resume.
+        positives: How many positive ones there are at this time of the run, whatever is there from before a resume.
         size: Bytes of those that were saved.
     """
 
@@ -81,6 +82,7 @@ class RewardDataCollector:
         self.buffers = Buffers(num_envs, frames_per_episode, whole_episodes)
         self.number = np.full(num_envs, -1, np.int64)  # Of the present episode of each env.
         self.episodes = self.idle = self.repeated = self.size = 0
+        self.positives = writer.counts.positive
         self.complete = False
         self._see_whether_complete()
 
@@ -126,13 +128,15 @@ class RewardDataCollector:
             return None
         recording = self.buffers.end(env_idx)
         self.episodes += 1
+        if self._id(env_idx) in self.writer:
+            self.repeated += 1
+            self.positives += bool(recording.success)
+            return None
         labelled = recording.success is None or bool((recording.labels != UNKNOWN).any())
         if not recording.length or not labelled or not self._wanted(bool(recording.success)):
             self.idle += 1
             return None
-        if self._id(env_idx) in self.writer:
-            self.repeated += 1
-            return None
+        self.positives += bool(recording.success)
         episode = self._episode(env_idx, recording)
         self.writer.put(episode)
         self.size += size(episode)
@@ -145,7 +149,12 @@ class RewardDataCollector:
         are going on, where they are held as snapshots. Those that are over are on the disk when this returns.
         """
         self.writer.flush()
-        return {"name": self.name, "number": self.number.tolist(), "buffers": self.buffers.state_dict()}
+        return {
+            "name": self.name,
+            "number": self.number.tolist(),
+            "positives": self.positives,
+            "buffers": self.buffers.state_dict(),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
         """Puts back what `state_dict` gave. Episodes whose beginning it does not have are not saved.
@@ -155,6 +164,7 @@ class RewardDataCollector:
         """
         if state is not None:
             self.name, self.number = str(state["name"]), np.array(state["number"], np.int64)
+            self.positives = int(state.get("positives", self.positives))
         self.number = np.maximum(self.number, 0)
         self.buffers.recording[:] = False
         if state is not None and state.get("buffers") is not None and not self.complete:
@@ -171,8 +181,8 @@ class RewardDataCollector:
         counts, (most, limit) = self.writer.counts, self.limits
         if positive:
             return most is None or counts.positive < most
-        pace = max(self.early_failures, min(1.0, counts.positive / most)) if most else 1.0
-        return limit is None or counts.negative < limit * pace
+        done = min(1.0, self.positives / most) if most else 1.0
+        return limit is None or counts.negative < limit * (self.early_failures + (1.0 - self.early_failures) * done)
 
     def _see_whether_complete(self) -> None:
         if self._wanted(True) or self._wanted(False):

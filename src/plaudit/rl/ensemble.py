@@ -14,7 +14,7 @@ aten = torch.ops.aten
 EPSILON = 1e-6
 """Added to the variance in LayerNorm."""
 
-NARROW = 32
+NARROW = 16
 """Layers of fewer outputs, as an actor's last, are multiplied with rows and columns exchanged."""
 
 
@@ -112,8 +112,8 @@ class Pass:
 
     Networks for control are so small that autograd's bookkeeping, and the room that every product asks for anew, cost
     as much as their arithmetic: here the room is kept, and only those gradients are computed that somebody wants. And
-    the libraries take long for a matrix that is high and narrow: a critic's last layer has one output, for which products
-    are written out too, which is ten times as fast, and an actor's has few, for which they are turned round: three times.
+    the libraries take long over a matrix that is high and narrow, on a CPU: a critic's last layer has one output, for
+    which products are written out too, and an actor's a few, for which they are turned round.
 
     Args:
         network: The ensemble. Its parameters must not move in memory any more.
@@ -132,7 +132,7 @@ class Pass:
                 for parts in (network.weights, network.biases, network.scales, network.shifts)
             )
         self._rooms: dict[tuple[int, int, str], list[torch.Tensor]] = {}
-        self._scraps: dict[torch.Size, torch.Tensor] = {}
+        self._scraps: dict[tuple[int, ...], torch.Tensor] = {}
 
     def forward(self, x: torch.Tensor, chosen: torch.Tensor | None = None) -> torch.Tensor:
         """(n, inputs) to (E, n, outputs), good until the next call; of the members `chosen`, int64 (m,), alone.
@@ -161,16 +161,17 @@ class Pass:
         if out.shape[-1] >= NARROW:
             return torch.baddbmm(bias, x, weight, out=out)
         if out.shape[-1] > 1:
-            turned = torch.bmm(weight.transpose(1, 2), x.transpose(1, 2))
+            turned = self._scratch(x, (len(x), out.shape[-1], x.shape[1]))
+            torch.bmm(weight.transpose(1, 2), x.transpose(1, 2), out=turned)
             return torch.add(turned.transpose(1, 2), bias, out=out)
-        each = torch.mul(x, weight.transpose(1, 2), out=self._scratch(x))
+        each = torch.mul(x, weight.transpose(1, 2), out=self._scratch(x, x.shape))
         return torch.sum(each, -1, keepdim=True, out=out).add_(bias)
 
-    def _scratch(self, like: torch.Tensor) -> torch.Tensor:
-        """Room of the size of another tensor for what is used up at once: it is kept."""
-        if like.shape not in self._scraps:
-            self._scraps[like.shape] = like.new_empty(like.shape)
-        return self._scraps[like.shape]
+    def _scratch(self, like: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+        """Room for what is used up at once: it is kept."""
+        if shape not in self._scraps:
+            self._scraps[shape] = like.new_empty(shape)
+        return self._scraps[shape]
 
     def _members(self, chosen: torch.Tensor | None) -> tuple[list[torch.Tensor], ...]:
         parts = self.weights, self.biases, self.scales, self.shifts
@@ -218,9 +219,10 @@ class Pass:
         if gradient.shape[-1] >= NARROW:
             torch.bmm(x.transpose(1, 2), gradient, out=found)
         elif gradient.shape[-1] > 1:
-            found.copy_(torch.bmm(gradient.transpose(1, 2), x).transpose(1, 2))
+            turned = self._scratch(x, (len(x), gradient.shape[-1], x.shape[-1]))
+            found.copy_(torch.bmm(gradient.transpose(1, 2), x, out=turned).transpose(1, 2))
         else:
-            torch.sum(torch.mul(x, gradient, out=self._scratch(x)), 1, out=found[..., 0])
+            torch.sum(torch.mul(x, gradient, out=self._scratch(x, x.shape)), 1, out=found[..., 0])
 
     def _through_activation(self, number: int, gradient: torch.Tensor, learns: bool) -> torch.Tensor:
         """From the gradient of a hidden layer's output to that of its product."""

@@ -32,10 +32,7 @@ logger = logging.getLogger("plaudit")
 EVAL_SEED = 1_000_003
 """Added to the run's seed for evaluations, so that they never meet training's episodes."""
 
-COUNTERS = (
-    *("step", "iteration", "prolonged", "seconds"),
-    *("best", "best_step", "last_eval", "last_eval_step", "version", "taught_by"),
-)
+COUNTERS = ("step", "iteration", "prolonged", "seconds", "best", "best_step", "last_eval", "last_eval_step", "version")
 """Attributes of the trainer that a checkpoint holds."""
 
 LATER = ("listeners",)
@@ -54,8 +51,7 @@ class Trainer:
         eval_env: Evaluation envs; `None` does not evaluate.
         listeners: Who is told of the numbers.
         until: Asked after every iteration; training ends once it says so.
-        prolong: Share of the iterations that are still to come, at least, wherever somebody else begins to give the
-            rewards.
+        prolong: Share of the iterations that follow, at least, where a reward model was refreshed.
 
     Attributes:
         step: Env steps taken, all envs counted; gradient steps where the algorithm takes none.
@@ -64,8 +60,7 @@ class Trainer:
         best: Highest `best_metric` of the evaluations, or `None`.
         exact_resume: Whether `load` took up the running episodes too; `None` where nothing was loaded.
         relabelled: The training env, where its rewards are somebody else's; else `None`.
-        version: Of who gives those rewards, at the last evaluation.
-        taught_by: The same, at the last iteration.
+        version: Of who gives those rewards.
         deferred: Whether those are told for a whole rollout together.
     """
 
@@ -98,7 +93,6 @@ class Trainer:
         self._saved = time.perf_counter()
         self.stats = TrainingStats(env.num_envs, env.device)
         self.relabelled = env if isinstance(env, Relabelled) else None
-        self.taught_by = 1 if self.relabelled is None else self.relabelled.version
         self.deferred = self.relabelled is not None and self.relabelled.defer(algorithm.relabels)
         algorithm.relabelled, algorithm.folder = self.relabelled, None if run is None else run.replay
         algorithm.initialize_buffer(
@@ -112,7 +106,7 @@ class Trainer:
         asked = self.settings.iterations if iterations is None else iterations
         for listener in self.listeners:
             listener.on_start(self.step, (asked + self.prolonged) * self._steps_per_iteration)
-        self._prolong(asked)  # They may have changed who gives the rewards.
+        self._see_who_judges(asked)  # They may have changed that.
         try:
             with Interrupt() as interrupt:
                 while self._left(asked) > 0 and not self._reached and not interrupt.asked:
@@ -132,12 +126,14 @@ class Trainer:
         """Iterations to come."""
         return asked + self.prolonged - self.iteration
 
-    def _prolong(self, asked: int) -> None:
-        """Gives time to learn what is right now, where somebody else has begun to give the rewards."""
-        if self.relabelled is None or self.relabelled.version == self.taught_by:
+    def _see_who_judges(self, asked: int) -> None:
+        """Where somebody else gives the rewards now, forgets what the last one called the best, which does not compare,
+        and gives time to learn what is right today.
+        """
+        if self.relabelled is None or self.relabelled.version == self.version:
             return
-        self.taught_by = self.relabelled.version
-        more = round(self.prolong * asked) - self._left(asked)
+        self.best, self.version = None, self.relabelled.version
+        more = math.ceil(self.prolong * asked) - self._left(asked)
         if more <= 0:
             return
         self.prolonged += more
@@ -165,7 +161,7 @@ class Trainer:
         elapsed = time.perf_counter() - started
         self.seconds += elapsed
         self._log({**losses, **extra, "charts/steps_per_second": self._steps_per_iteration / elapsed})
-        self._prolong(asked)
+        self._see_who_judges(asked)
         if self._due(self.settings.eval_freq, before):
             self._evaluate()
         if self._due(self.settings.save_freq, before):
@@ -236,9 +232,6 @@ class Trainer:
         if self.last_eval and name != best_metric(self.settings.best_metric, self.last_eval, self.env):
             # An env may begin to tell success late; until then the return was the metric.
             self.best = None
-        if self.relabelled is not None and self.version != self.relabelled.version:
-            # What another judge called the best does not compare.
-            self.best, self.version = None, self.relabelled.version
         self.last_eval, self.last_eval_step = result, self.step
         for listener in self.listeners:
             listener.on_eval(self.step, {f"eval/{name}": value for name, value in (result | self._trust).items()})
@@ -274,6 +267,7 @@ class Trainer:
             "steps": self.step,
             "counted": "env steps" if self.algorithm.gradient_steps is None else "gradient steps",
             "iterations": self.iteration,
+            "prolonged": self.prolonged,
             "seconds": self.seconds,
             "steps_per_second": self.step / self.seconds if self.seconds else 0.0,
             "best_metric": best_metric(self.settings.best_metric, self.last_eval, self.env) if self.last_eval else None,
