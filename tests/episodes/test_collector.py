@@ -124,9 +124,9 @@ PACED = [0, 1, 6, 7, 8, 9, 10, 11, 12, 13]
 """Episodes that `paced` keeps."""
 
 
-def paced(folder: Path) -> Made:
+def paced(folder: Path, positive: int = 2) -> Made:
     wins: list[set[int]] = [set()] * 6 + [{4}] + [set()] * 3 + [{4}] + [set()] * 9
-    limits = {"max_positive_trajectories": 2, "max_negative_trajectories": 8, "early_failures": 0.25}
+    limits = {"max_positive_trajectories": positive, "max_negative_trajectories": 8, "early_failures": 0.25}
     return Made(folder, Scripted([[4] * 20], [wins], snapshots=True), **limits)
 
 
@@ -147,6 +147,22 @@ def test_failures_keep_pace_after_a_kill_too(tmp_path: Path) -> None:
     resumed.env.reset(5)
     resumed.env.load_state_dict(checkpoint)
     assert sorted(int(id.split("-")[-1]) for id in resumed.run(72, seed=None)) == PACED
+
+
+def test_failures_keep_pace_where_a_killed_run_is_begun_anew(tmp_path: Path) -> None:
+    paced(tmp_path).run(44)  # Up to the second success; then it is killed, before it had a checkpoint.
+    again = paced(tmp_path)
+    assert sorted(int(id.split("-")[-1]) for id in again.run(80)) == PACED and again.collector.complete
+
+
+def test_failures_keep_pace_with_the_successes_of_other_processes_too(tmp_path: Path) -> None:
+    one, other = paced(tmp_path, positive=4), paced(tmp_path, positive=4)
+    other.collector.name = "other"
+    one.run(44)  # Two successes, and as many failures as go with one of the four that are wanted.
+    assert (one.store.counts.positive, one.store.counts.negative) == (2, 4)
+    other.run(44)
+    other.run(12, seed=None)
+    assert other.collector.complete and (other.store.counts.positive, other.store.counts.negative) == (4, 8)
 
 
 def test_what_is_not_wanted_is_not_drawn(tmp_path: Path) -> None:

@@ -50,7 +50,6 @@ class RewardDataCollector:
         episodes: How many episodes have ended.
         idle: How many in a row have ended and were not wanted.
         repeated: How many were there already, from before a resume.
-        positives: How many positive ones there are at this time of the run, whatever is there from before a resume.
         size: Bytes of those that were saved.
     """
 
@@ -82,8 +81,8 @@ class RewardDataCollector:
         self.buffers = Buffers(num_envs, frames_per_episode, whole_episodes)
         self.number = np.full(num_envs, -1, np.int64)  # Of the present episode of each env.
         self.episodes = self.idle = self.repeated = self.size = 0
-        self.positives = writer.counts.positive
         self.complete = False
+        self._go_on(0)
         self._see_whether_complete()
 
     def add_env_output(
@@ -130,13 +129,13 @@ class RewardDataCollector:
         self.episodes += 1
         if self._id(env_idx) in self.writer:
             self.repeated += 1
-            self.positives += bool(recording.success)
+            self._ahead -= bool(recording.success)
             return None
         labelled = recording.success is None or bool((recording.labels != UNKNOWN).any())
         if not recording.length or not labelled or not self._wanted(bool(recording.success)):
             self.idle += 1
+            self._see_whether_complete()  # Other processes may have added the rest.
             return None
-        self.positives += bool(recording.success)
         episode = self._episode(env_idx, recording)
         self.writer.put(episode)
         self.size += size(episode)
@@ -152,7 +151,7 @@ class RewardDataCollector:
         return {
             "name": self.name,
             "number": self.number.tolist(),
-            "positives": self.positives,
+            "positives": self.writer.positives(self._beginning) - self._ahead,
             "buffers": self.buffers.state_dict(),
         }
 
@@ -164,7 +163,7 @@ class RewardDataCollector:
         """
         if state is not None:
             self.name, self.number = str(state["name"]), np.array(state["number"], np.int64)
-            self.positives = int(state.get("positives", self.positives))
+            self._go_on(int(state.get("positives", 0)))
         self.number = np.maximum(self.number, 0)
         self.buffers.recording[:] = False
         if state is not None and state.get("buffers") is not None and not self.complete:
@@ -174,21 +173,32 @@ class RewardDataCollector:
         self.number[env] += 1
         self.buffers.begin(env, self._id(env), None if output is None else output.now)
 
+    @property
+    def _beginning(self) -> str:
+        """Of the ids of this run's episodes."""
+        return f"{self.name}-e"
+
     def _id(self, env: int) -> str:
-        return f"{self.name}-e{env:04d}-{self.number[env]:06d}"
+        return f"{self._beginning}{env:04d}-{self.number[env]:06d}"
+
+    def _go_on(self, positives: int) -> None:
+        """Begins at a time of the run at which it had so many positive episodes. It may have been killed later, and then
+        has more of them: those are `_ahead`, and come again.
+        """
+        self._ahead = self.writer.positives(self._beginning) - positives
 
     def _wanted(self, positive: bool) -> bool:
         counts, (most, limit) = self.writer.counts, self.limits
         if positive:
             return most is None or counts.positive < most
-        done = min(1.0, self.positives / most) if most else 1.0
+        done = min(1.0, (counts.positive - self._ahead) / most) if most else 1.0
         return limit is None or counts.negative < limit * (self.early_failures + (1.0 - self.early_failures) * done)
 
     def _see_whether_complete(self) -> None:
-        if self._wanted(True) or self._wanted(False):
+        counts, (positive, negative) = self.writer.counts, self.limits
+        if positive is None or negative is None or counts.positive < positive or counts.negative < negative:
             return
         self.complete = True
-        counts = self.writer.counts
         self.buffers = Buffers(self.num_envs, None)
         there = f"{counts.positive} positive and {counts.negative} negative episodes"
         self.say(f"there are {there}, as many as wanted: collection is over.")

@@ -227,3 +227,6 @@ class EpisodeWriter(Protocol):
 
     def __contains__(self, item: object) -> bool:
         """Whether an episode, or the one with this id, is there."""
+
+    def positives(self, beginning: str) -> int:
+        """How many positive episodes are there whose ids begin so."""

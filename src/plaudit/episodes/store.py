@@ -110,6 +110,10 @@ class EpisodeStore(EpisodeSource):
             item = item.id
         return isinstance(item, str) and self.file(item).exists()
 
+    def positives(self, beginning: str) -> int:
+        """How many positive episodes are there whose ids begin so."""
+        return sum(summary.positive for id, summary in self._known.items() if id.startswith(beginning))
+
     @property
     def counts(self) -> Counts:
         """How much there is, damaged files aside."""

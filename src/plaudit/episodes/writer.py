@@ -52,6 +52,10 @@ class BackgroundWriter:
             waits = id in self._ids
         return waits or item in self.writer
 
+    def positives(self, beginning: str) -> int:
+        """How many positive episodes are on the disk whose ids begin so."""
+        return self.writer.positives(beginning)
+
     def put(self, episode: Episode) -> None:
         """Queues an episode; waits while the queue is full."""
         with self._change:

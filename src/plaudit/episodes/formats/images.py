@@ -110,11 +110,14 @@ class ImagesWriter:
         self.path = Path(path)
         claim(self.path, lambda name: (self.path / name / LABELS).is_file())
         self._counts = Counts()
+        self._positive: set[str] = set()
         for folder in _folders(self.path):
-            self._count(_read_table(folder / LABELS)[1]["label"], _read_about(folder / ABOUT).get("success"))
+            self._count(folder.name, _read_table(folder / LABELS)[1]["label"], _read_about(folder / ABOUT).get("success"))
 
-    def _count(self, labels: NDArray[np.int8], success: bool | None) -> None:
+    def _count(self, id: str, labels: NDArray[np.int8], success: bool | None) -> None:
         positive, counts = bool(success) or bool((labels == SUCCESS).any()), self._counts
+        if positive:
+            self._positive.add(id)
         self._counts = Counts(
             counts.positive + positive,
             counts.negative + (not positive),
@@ -132,12 +135,16 @@ class ImagesWriter:
         id = item.id if isinstance(item, Episode) else item
         return isinstance(id, str) and (self.path / id).exists()
 
+    def positives(self, beginning: str) -> int:
+        """How many positive episodes are there whose ids begin so."""
+        return sum(id.startswith(beginning) for id in self._positive)
+
     def add(self, episodes: Sequence[Episode]) -> int:
         """Writes those whose id is not there yet; all are on the disk when this returns."""
         new = new_ones([episode.check() for episode in episodes], self)
         for episode in new:
             self._write(episode)
-            self._count(episode.labels, episode.success)
+            self._count(episode.id, episode.labels, episode.success)
         return len(new)
 
     def _write(self, episode: Episode) -> None:

@@ -114,7 +114,7 @@ class NumberedWriter(ABC):
         self.folders = dict(folders)
         self._distinct = list(dict.fromkeys(self.folders.values()))
         self._known: set[Path] = set()
-        self._ids: set[str] = set()
+        self._ids: dict[str, bool] = {}  # And whether they are positive.
         self._highest = dict.fromkeys(self._distinct, -1)
         self._counts = Counts()
         for folder in self._distinct:
@@ -145,6 +145,10 @@ class NumberedWriter(ABC):
 
     def __contains__(self, item: object) -> bool:
         return (item.id if isinstance(item, Episode) else item) in self._ids
+
+    def positives(self, beginning: str) -> int:
+        """How many positive episodes are there whose ids begin so."""
+        return sum(positive for id, positive in self._ids.items() if id.startswith(beginning))
 
     def add(self, episodes: Sequence[Episode]) -> int:
         """Writes those whose id is not there yet; all are on the disk when this returns."""
@@ -194,7 +198,7 @@ class NumberedWriter(ABC):
         assert number is not None
         self._highest[file.parent] = max(self._highest[file.parent], int(number[1]))
         self._known.add(file)
-        self._ids.add(line.id)
+        self._ids[line.id] = line.positive
         self._counts = Counts(
             self._counts.positive + line.positive,
             self._counts.negative + (not line.positive),

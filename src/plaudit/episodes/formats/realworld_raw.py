@@ -136,6 +136,10 @@ class RealworldRawWriter:
         id = item.id if isinstance(item, Episode) else item
         return any(episode.id == id for episode in self._episodes)
 
+    def positives(self, beginning: str) -> int:
+        """How many positive episodes are there whose ids begin so."""
+        return sum(episode.positive for episode in self._episodes if episode.id.startswith(beginning))
+
     def add(self, episodes: Sequence[Episode]) -> int:
         """Writes those whose id is not there yet; all are on the disk when this returns."""
         for episode in episodes:
