@@ -200,6 +200,15 @@ def test_only_the_critic_learns_while_it_warms_up() -> None:
     steps = float(algorithm.optimizer.steps)
     algorithm.progress(0.31)
     assert float(algorithm.optimizer.steps) == steps > 0
+    before = {name: value.clone() for name, value in algorithm.policy.named_parameters()}
+    algorithm.rewards_are_new()
+    algorithm.progress(0.0)  # What the critic knows is wrong again.
+    algorithm.update()
+    assert moved() == {"critic"}
+    algorithm.rewards_are_new()
+    algorithm.progress(0.31)  # Where nothing is prolonged, there is no time for it.
+    algorithm.update()
+    assert moved() == {"actor", "critic", "log_std"}
 
 
 class Column(Policy):

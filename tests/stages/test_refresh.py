@@ -240,6 +240,15 @@ def test_without_truth_it_waits_for_a_person_and_reads_what_one_has_filled_in(
     assert again["steps"] == (3 + 5) * 128  # Of which the last five, all that the config asks for, with the new model.
 
 
+def test_a_new_model_has_its_say_of_a_run_that_is_over(untold: Path) -> None:
+    path = untold / "config.yaml"
+    path.write_text(path.read_text().replace("iterations: 5", "iterations: 3").replace("prolong: 1.0", "prolong: 0.0"))
+    fill_in(untold, sure)
+    result = resume(untold, quiet=True)
+    assert result["steps"] == result["best_step"] == 3 * 128 and result["best"] is not None
+    assert torch.load(untold / "checkpoints" / "best.pt")["trainer"]["version"] == 2
+
+
 def test_what_was_good_enough_for_another_model_does_not_end_training(untold: Path) -> None:
     path = untold / "config.yaml"
     path.write_text(re.sub("stop_at: .*", "stop_at: 0.001", path.read_text()))

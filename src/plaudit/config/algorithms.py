@@ -55,7 +55,7 @@ class PPOConfig:
     ent_coef: float = 0.0  # Weight of the entropy bonus.
     noise_correlation: float = 0.0  # Of exploration noise from step to step; 0.7 finds rewards that are rare.
     vf_coef: float = 0.5  # Weight of the value loss.
-    critic_warmup: float = 0.0  # Share of the run, at its start, in which only the critic learns: for new rewards.
+    critic_warmup: float = 0.0  # Share of the run in which only the critic learns, at its start or after a refresh.
     max_grad_norm: float = 0.5  # Gradients longer than this are shortened to it.
     normalize_advantage: bool = True  # Zero mean and unit variance in each minibatch.
     target_kl: float | None = None  # Stop an update's epochs beyond this divergence; null never does.

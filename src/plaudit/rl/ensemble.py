@@ -15,7 +15,7 @@ EPSILON = 1e-6
 """Added to the variance in LayerNorm."""
 
 NARROW = 16
-"""Layers of fewer outputs, as an actor's last, are multiplied with rows and columns exchanged."""
+"""Of layers with fewer outputs, as an actor's last, weights have their gradient from a product of exchanged sides."""
 
 
 class Activation(NamedTuple):
@@ -113,7 +113,7 @@ class Pass:
     Networks for control are so small that autograd's bookkeeping, and the room that every product asks for anew, cost
     as much as their arithmetic: here the room is kept, and only those gradients are computed that somebody wants. And
     the libraries take long over a matrix that is high and narrow, on a CPU: a critic's last layer has one output, for
-    which products are written out too, and an actor's a few, for which they are turned round.
+    which products are written out too, and an actor's a few, for which that of its weights' gradient is turned round.
 
     Args:
         network: The ensemble. Its parameters must not move in memory any more.
@@ -158,12 +158,8 @@ class Pass:
 
     def _times(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         """A layer's product."""
-        if out.shape[-1] >= NARROW:
-            return torch.baddbmm(bias, x, weight, out=out)
         if out.shape[-1] > 1:
-            turned = self._scratch(x, (len(x), out.shape[-1], x.shape[1]))
-            torch.bmm(weight.transpose(1, 2), x.transpose(1, 2), out=turned)
-            return torch.add(turned.transpose(1, 2), bias, out=out)
+            return torch.baddbmm(bias, x, weight, out=out)
         each = torch.mul(x, weight.transpose(1, 2), out=self._scratch(x, x.shape))
         return torch.sum(each, -1, keepdim=True, out=out).add_(bias)
 

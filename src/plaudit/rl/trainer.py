@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +134,9 @@ class Trainer:
         if self.relabelled is None or self.relabelled.version == self.version:
             return
         self.best, self.version = None, self.relabelled.version
-        more = math.ceil(self.prolong * asked) - self._left(asked)
+        self.best_step = self.last_eval_step = 0  # So that the new one has its say, even if training is over.
+        self.algorithm.rewards_are_new()
+        more = math.ceil(Fraction(repr(self.prolong)) * asked) - self._left(asked)
         if more <= 0:
             return
         self.prolonged += more

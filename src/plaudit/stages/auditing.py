@@ -319,7 +319,7 @@ def reward_at(checkpoint: Path) -> RewardArtifact | None:
     from plaudit.rl.checkpoint import load
 
     content = load(checkpoint)
-    # Without an audit the env knows it, and where the env's state was not saved the last evaluation does.
+    # Without an audit the env knows it, and where the env's state was not saved the trainer does.
     places = [content.get("listeners", {}).get(Auditing.__name__), (content.get("env") or {}).get(KEY)]
     state = next((one for one in places if one is not None), content.get("trainer", {}))
     if state.get("version", 1) == 1:

@@ -131,7 +131,8 @@ def _no_hope(config: Config, data: DataSet) -> str:
     missing = "success" if positive is None or counts.positive < positive else "failure"
     trains = config.reward.data_collection.actors[0].kind == "training"
     over = "training is over" if trains else f"of the last {_most_idle(config):,} episodes none was a {missing}"
-    waits = negative is not None and counts.negative < negative and missing == "success"
+    waits = config.reward.data_collection.early_failures < 1 and missing == "success"
+    waits = waits and negative is not None and counts.negative < negative
     held = " (more failures are taken as successes come, see early_failures)" if waits else ""
     return (
         f"{over}, and no other episodes are wanted{held}: there are {counts.positive} of {positive} positive and "

@@ -88,7 +88,12 @@ class BaseAlgorithm(ABC):
         raise PlauditError(f"{type(self).__name__} does not learn from demonstrations.")
 
     def progress(self, fraction: float) -> None:  # noqa: B027 (most algorithms have no schedule)
-        """Is told, before each iteration, how much of the run is over, 0 to 1; for schedules."""
+        """Is told, before each iteration, how much of the run is over, 0 to 1; for schedules. Where a reward model was
+        refreshed there is more to come, so that it may go back.
+        """
+
+    def rewards_are_new(self) -> None:  # noqa: B027 (most algorithms need not know)
+        """Is told, between iterations, that another reward model gives the rewards from now on."""
 
     def catch_up(self, go_on: Callable[[], bool]) -> dict[str, float]:
         """Is called once no more steps are taken: learns what is still to be learned, asking all the while whether to

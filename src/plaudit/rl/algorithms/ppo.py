@@ -61,6 +61,11 @@ class PPO(BaseAlgorithm):
             # Moments of a parameter that had no gradients for long make its first steps several times too large.
             self.optimizer.forget()
 
+    def rewards_are_new(self) -> None:
+        if self.cfg.critic_warmup:  # The critic knows other rewards, as at the start.
+            self.acts = False
+            self.optimizer.forget()  # Moments would move the policy further without any gradient.
+
     def state_dict(self) -> dict[str, Any]:
         return {"optimizer": self.optimizer.state_dict(), "noise": self.noise.state_dict(), "acts": self.acts}
 
