@@ -200,7 +200,9 @@ def rows_of(kind: str, found: Sequence[dict[str, Any]]) -> list[Row]:
         *median_and_worst(f"{kind}: points behind an honest model with it", behind, 5, lower=True),
         *median_and_worst(f"{kind}: true success with as many labels up front", [one["up front"] for one in found]),
         *median_and_worst(f"{kind}: labelled episodes spent", [one["labels"] for one in found], lower=True),
-        *median_and_worst(f"{kind}: steps with a refresh, over those without", [one["steps"] for one in found], lower=True),
+        *median_and_worst(
+            f"{kind}: steps with a refresh, over those without", [one["steps"] for one in found], lower=True
+        ),
     ]
 
 

@@ -215,7 +215,9 @@ def test_the_policy_in_training_as_actor(tmp_path: Path, capsys: pytest.CaptureF
     run(capsys, *words, limits[0], f"{KEYS}.max_negative_trajectories=14")
     store = EpisodeStore(tmp_path / "data")
     assert store.counts.negative == 14
-    code, wrong, _ = run(capsys, *words, f"{KEYS}.max_positive_trajectories=500", f"{KEYS}.max_negative_trajectories=500")
+    code, wrong, _ = run(
+        capsys, *words, f"{KEYS}.max_positive_trajectories=500", f"{KEYS}.max_negative_trajectories=500"
+    )
     assert code == 1 and "training is over" in wrong["error"] and "early_failures" not in wrong["error"]
     assert len({episode.state[0].tobytes() for episode in store if episode.state is not None}) == 16
 

@@ -47,6 +47,7 @@ TINY = [
     "reward.backend=torch",
     "run.episodes=16",
     "run.train.runtime.video_episodes=1",
+    "run.train.reward.reward_threshold=0.5",  # So short a fit may find none that keeps false positives down.
 ]
 
 
@@ -171,6 +172,22 @@ def test_a_browser_shows_the_report_of_a_run(copy: Path) -> None:
         and all(width > 0 and error is None for width, error in seen["films"])
     )
     assert "The reward model" in seen["sections"] and len(seen["plot"]) == 6 and all(seen["links"])
+
+
+def test_a_report_tells_what_a_refresh_took(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    held = {"fooled": 1, "failures": 9}
+    refresh = {"version": 2, "step": 64, "episodes": 18, "before": held, "after": held}
+    refreshes = [{**refresh, "held_back_before": held, "held_back_after": held}]
+    audit = {"refreshes": refreshes, "labels": {"spent": 18, "budget": 200}}
+    (copy / "3_train" / "audit.json").write_text(json.dumps(audit))
+    path = copy / "3_train" / "result.json"
+    result = json.loads(path.read_text())
+    path.write_text(json.dumps({**result, "prolonged": 2}))
+    assert run(capsys, "report", str(copy))[0] == 0
+    text = (copy / "report.html").read_text()
+    more = 2 * result["steps"] // result["iterations"]
+    assert f"fitted further 1 time, with the truth about 18 episodes; training went on for {more:,} steps more." in text
+    assert "never saw" not in text and "1 of 9" in text
 
 
 def test_an_audit_is_shown_where_there_is_one_and_a_run_that_is_not_over_says_so(

@@ -182,8 +182,8 @@ class RewardDataCollector:
         return f"{self._beginning}{env:04d}-{self.number[env]:06d}"
 
     def _go_on(self, positives: int) -> None:
-        """Begins at a time of the run at which it had so many positive episodes. It may have been killed later, and then
-        has more of them: those are `_ahead`, and come again.
+        """Begins at a time of the run at which it had so many positive episodes. If it was killed later there are more,
+        which come again: by so many the disk is `_ahead`.
         """
         self._ahead = self.writer.positives(self._beginning) - positives
 

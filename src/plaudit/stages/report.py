@@ -117,9 +117,11 @@ def _summary(folder: Path, env: str, compared: dict[str, Any], learned: TrainRun
             f"episodes" + (f" and right about {right:.1%} of the frames of others (balanced)." if right else ".")
         )
     if refreshed:
+        more = 0 if learned is None else learned.prolonged
         words.append(
             f"It was fooled on the way, and fitted further {refreshed} time{'s' if refreshed > 1 else ''}, with the "
-            f"truth about {audit['labels']['spent']} episodes."
+            f"truth about {audit['labels']['spent']} episodes"
+            + (f"; training went on for {more:,} steps more." if more else ".")
         )
     gap = 100 * (success["learned_reward"] - success["dense_reward"])
     words.append(

@@ -57,6 +57,12 @@ class TrainRun:
         """What it ended with; nothing while it has not."""
         return read_json(self.folder / RESULT)
 
+    @property
+    def prolonged(self) -> int:
+        """Steps beyond those that were asked for, because its reward model was refreshed."""
+        done = self.result
+        return done["steps"] // done["iterations"] * done["prolonged"] if done.get("prolonged") else 0
+
     @cached_property
     def curves(self) -> dict[str, Curve]:
         """What it has logged."""

@@ -112,7 +112,9 @@ class ImagesWriter:
         self._counts = Counts()
         self._positive: set[str] = set()
         for folder in _folders(self.path):
-            self._count(folder.name, _read_table(folder / LABELS)[1]["label"], _read_about(folder / ABOUT).get("success"))
+            self._count(
+                folder.name, _read_table(folder / LABELS)[1]["label"], _read_about(folder / ABOUT).get("success")
+            )
 
     def _count(self, id: str, labels: NDArray[np.int8], success: bool | None) -> None:
         positive, counts = bool(success) or bool((labels == SUCCESS).any()), self._counts
