@@ -396,7 +396,7 @@ class Interrupting(Listener):
                 os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_ctrl_c_saves_and_returns(make_trainer: MakeTrainer) -> None:
+def test_ctrl_c_saves_and_returns(make_trainer: MakeTrainer, capfd: pytest.CaptureFixture[str]) -> None:
     before = signal.getsignal(signal.SIGINT)
     trainer = make_trainer(run=True, iterations=50, listeners=[Interrupting(1)])
     summary = trainer.train()
@@ -404,6 +404,7 @@ def test_ctrl_c_saves_and_returns(make_trainer: MakeTrainer) -> None:
     assert summary["iterations"] == 2
     assert checkpoint.load(trainer.run.latest)["trainer"]["iteration"] == 2
     assert signal.getsignal(signal.SIGINT) is before
+    assert capfd.readouterr().err.count("stopping after this iteration") == 1  # It may take minutes.
 
 
 def test_a_second_ctrl_c_stops_at_once(make_trainer: MakeTrainer) -> None:

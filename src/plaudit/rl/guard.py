@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import signal
 import threading
 from types import FrameType
@@ -63,10 +64,13 @@ class Interrupt:
     """While inside, the first Ctrl-C only sets `asked`, so that work can end in good order; the second one raises.
 
     SIGTERM, by which clusters and containers end their jobs, does the same.
+
+    Args:
+        say: What to tell who pressed Ctrl-C, where the good order takes a while.
     """
 
-    def __init__(self) -> None:
-        self.asked = False
+    def __init__(self, say: str | None = None) -> None:
+        self.asked, self.say = False, say
         self._previous: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Interrupt:
@@ -83,3 +87,6 @@ class Interrupt:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
+        if self.say is not None and number == signal.SIGINT:
+            # To stderr, but not through the stream: this may have interrupted whoever is writing to that.
+            os.write(2, f"\nplaudit: {self.say}\n".encode())

@@ -36,6 +36,8 @@ EVAL_SEED = 1_000_003
 COUNTERS = ("step", "iteration", "prolonged", "seconds", "best", "best_step", "last_eval", "last_eval_step", "version")
 """Attributes of the trainer that a checkpoint holds."""
 
+STOPPING = "stopping after this iteration, to save what was learned. Ctrl-C again stops at once."
+
 LATER = ("listeners",)
 """What earlier checkpoints do not hold."""
 
@@ -109,7 +111,7 @@ class Trainer:
             listener.on_start(self.step, (asked + self.prolonged) * self._steps_per_iteration)
         self._see_who_judges(asked)  # They may have changed that.
         try:
-            with Interrupt() as interrupt:
+            with Interrupt(STOPPING) as interrupt:
                 while self._left(asked) > 0 and not self._reached and not interrupt.asked:
                     self._iterate(asked)
                 self._catch_up(lambda: self._left(asked) <= 0 and not interrupt.asked)
