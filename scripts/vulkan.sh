@@ -4,6 +4,8 @@
 # Usage: vulkan.sh PYTHON, one that can import plaudit.
 python=${1:-python3}
 [ "$(uname)" = Linux ] || exit 0
+# With NVIDIA's driver SAPIEN brings what is missing by itself.
+"$python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>/dev/null && exit 0
 problem=$("$python" -m plaudit.envs.maniskill_vulkan 2>&1 >/dev/null) && exit 0
 if ! command -v apt-get >/dev/null; then
   echo "$problem" >&2

@@ -32,6 +32,28 @@ def test_who_acts_beside_a_learner_leaves_it_a_core(monkeypatch: pytest.MonkeyPa
         assert compute.acting_threads() == expected
 
 
+@pytest.mark.parametrize(
+    ("files", "quota"),
+    [
+        ({"cpu.max": "max 100000\n"}, None),
+        ({"cpu.max": "150000 100000\n"}, 1.5),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
+        ({"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 3.0),
+        ({}, None),
+    ],
+)
+def test_a_containers_share_of_the_cores(
+    files: dict[str, str], quota: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert compute._quota(tmp_path) == quota
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
+    monkeypatch.setattr(compute, "_quota", lambda: quota)
+    assert compute.cores() == {None: 8, 1.5: 2, 3.0: 3}[quota]
+
+
 def test_torch_gets_its_share() -> None:
     before = torch.get_num_threads()
     try:

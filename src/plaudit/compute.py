@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
 from pathlib import Path
 
@@ -18,10 +19,23 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # From glibc's malloc.h.
 
 
 def cores() -> int:
-    """Cores that this process may use (a container's limit included)."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Cores that this process may use, a container's limits included."""
+    there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _quota()
+    return there if quota is None else max(1, min(there, math.ceil(quota)))
+
+
+def _quota(cgroups: Path = Path("/sys/fs/cgroup")) -> float | None:
+    """Seconds of CPU in a second that a container may take; `None` where nothing says."""
+    try:
+        if (whole := cgroups / "cpu.max").exists():
+            limit, period = whole.read_text().split()
+        else:
+            limit, period = ((cgroups / "cpu" / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+        quota = float(limit) / float(period)  # "max" is no number.
+    except (OSError, ValueError):
+        return None
+    return quota if quota > 0 else None
 
 
 def has_gpu() -> bool:

@@ -235,6 +235,28 @@ def test_bad_input_is_told(
     assert type(caught.value) is kind
 
 
+OWN_TASK = """
+from mani_skill.envs.tasks.tabletop.push_cube import PushCubeEnv
+from mani_skill.utils.registration import register_env
+
+@register_env("MyPush-v1", max_episode_steps=7)
+class MyPush(PushCubeEnv):
+    pass
+"""
+
+
+def test_a_task_of_ones_own_is_imported_where_it_is_simulated(
+    installed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_tasks.py").write_text(OWN_TASK)
+    with pytest.raises(MissingDependencyError, match=r"maniskill:my_tasks:MyPush-v1 needs .*my_tasks"):
+        build_env("maniskill:my_tasks:MyPush-v1", {"num_envs": 1}, threads=1)
+    monkeypatch.syspath_prepend(tmp_path)
+    with closing(build_env("maniskill:my_tasks:MyPush-v1", {"num_envs": 2}, threads=1)) as env:
+        env.reset(seed=0)
+        assert env.max_episode_steps == 7 and env.step(torch.zeros(2, 8)).success is not None
+
+
 def test_a_state_of_another_number_of_envs_is_refused(pool: Pool) -> None:
     few, many = (pool.take("PushCube-v1", {"num_envs": n, "max_episode_steps": SHORT}) for n in (2, 3))
     few.reset(seed=0)
@@ -273,7 +295,7 @@ def test_actions_are_clipped_to_the_robots_own_range(monkeypatch: pytest.MonkeyP
     [
         ({}, 0, None, 8),
         ({}, 0, 16 * MEMORY, 8),
-        ({}, 0, 3 * MEMORY, 3),
+        ({}, 0, 7 * MEMORY, 3),  # And room for as many that evaluate.
         ({}, 0, MEMORY // 2, 1),
         ({}, 6, MEMORY, 6),
         ({"workers": 7}, 6, MEMORY, 7),

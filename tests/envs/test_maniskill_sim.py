@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from plaudit.envs.maniskill_config import ManiSkillConfig
-from plaudit.envs.maniskill_sim import ManiSkillSim
+from plaudit.envs.maniskill_sim import ManiSkillSim, _drawer, _explained
+from plaudit.errors import MissingDependencyError
 
 
 class Scenes:
@@ -54,3 +55,20 @@ def test_some_of_many_scenes_start_without_new_generators_for_the_others(sim: Ma
     assert first == again != other  # The seed decides, and nobody else's numbers change.
     assert torch.equal(torch.random.get_rng_state(), before)
     assert sim.state.tolist() == [[3.0]] * 4
+
+
+@pytest.mark.parametrize(
+    "words", ["vk::createInstanceUnique: ErrorIncompatibleDriver", "failed to find a rendering device"]
+)
+def test_what_vulkan_lacks_is_said_in_our_words(words: str) -> None:
+    why = _explained(RuntimeError(words), "PickCube-v1", None, ManiSkillConfig(), {})
+    assert isinstance(why, MissingDependencyError) and words in str(why)
+    assert "NVIDIA_DRIVER_CAPABILITIES" in str(why) and "render_backend=cpu" in str(why)
+
+
+@pytest.mark.parametrize(
+    ("asked", "gpu", "draws"), [("auto", True, "gpu"), ("auto", False, "cpu"), ("cpu", True, "cpu")]
+)
+def test_who_draws(asked: Any, gpu: bool, draws: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    assert _drawer(ManiSkillConfig(render_backend=asked)) == draws

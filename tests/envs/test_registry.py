@@ -151,6 +151,11 @@ def test_threads_go_to_constructors_that_take_them() -> None:
 
 
 def test_unknown_id_names_the_nearest() -> None:
+    for theirs in ("PickCube-v1", "ManiSkill:PickCube-v1"):  # Not 'PickCube', which is another task.
+        with pytest.raises(
+            RegistryError, match=r"a prefix: maniskill:PickCube-v1 or gym:PickCube-v1\. Ours: .*PickCube,"
+        ):
+            build_env(theirs)
     with pytest.raises(RegistryError, match=r"unknown env 'PushCub'\. Did you mean 'PushCube'"):
         build_env("PushCub")
 

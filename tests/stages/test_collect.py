@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -14,10 +15,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from plaudit.cli import main
+from plaudit.envs.mujoco.task import ArmTask
 from plaudit.episodes import EpisodeStore, tensors
 from plaudit.episodes.formats import load_episodes
+from plaudit.errors import EnvError
 
 KEYS = "reward.data_collection"
 SMALL = [
@@ -246,6 +250,37 @@ def test_what_never_comes_ends_with_an_error(tmp_path: Path, capsys: pytest.Capt
     code, wrong, _ = run(capsys, *words, f"{KEYS}.max_negative_trajectories=40", f"{KEYS}.early_failures=0.2")
     assert code == 1 and "more failures are taken as successes come" in wrong["error"]
     assert EpisodeStore(tmp_path / "data").counts.negative == 8
+
+
+def test_an_env_that_tells_no_success_is_said_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["collect", "pendulum", *SMALL, f"{KEYS}.actors=[{{kind: random}}]", f"{KEYS}.save_dir={tmp_path / 'data'}"]
+    words += [
+        "env.id=gym:Reacher-v5",
+        "env.cfg.num_envs=8",
+        "env.cfg.max_episode_steps=5",
+        f"{KEYS}.max_idle_episodes=4",
+    ]
+    code, wrong, _ = run(capsys, *words, "--quiet")
+    assert code == 1 and "gym:Reacher-v5 does not tell success" in wrong["error"]
+    assert "env.cfg.success_key may name the right key of its info: reward_ctrl, reward_dist." in wrong["error"]
+
+
+def test_what_was_collected_before_an_env_failed_is_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = itertools.count()
+    play = ArmTask.step
+
+    def step(env: ArmTask, action: torch.Tensor) -> Any:
+        if next(steps) == 12:
+            raise EnvError("ManiSkill's worker 1 of 2 was ended by SIGKILL.")
+        return play(env, action)
+
+    monkeypatch.setattr(ArmTask, "step", step)
+    words = ["collect", "pick_cube", *SMALL, "env.cfg.episode_length=5", f"{KEYS}.actors=[{{kind: random}}]"]
+    code, wrong, _ = run(capsys, *words, f"{KEYS}.save_dir={tmp_path / 'data'}", "--quiet")
+    assert code == 1 and "SIGKILL" in wrong["error"] and "the same command goes on" in wrong["error"]
+    assert EpisodeStore(tmp_path / "data").counts.negative > 0
 
 
 @pytest.mark.parametrize(

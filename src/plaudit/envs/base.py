@@ -130,6 +130,7 @@ class VecEnv(ABC):
         can_restart: Whether `restart` begins new episodes on request.
         real_time: Whether the world goes on while nobody acts, as a real one does: then nobody may be kept waiting.
         readings: Quantities that can be read off `state`, by name, for guards on a learned reward.
+        success_hint: Where `Step.success` is `None`: what somebody who wants it can do.
     """
 
     num_envs: int
@@ -145,6 +146,7 @@ class VecEnv(ABC):
     can_restart: bool = False
     real_time: bool = False
     readings: Mapping[str, Reading] = MappingProxyType({})
+    success_hint: str = "An env of yours says it in Step.success."
 
     @abstractmethod
     def reset(self, seed: int | None = None) -> tuple[Obs, dict[str, Any]]:

@@ -92,6 +92,10 @@ class GymVecEnv(VecEnv):
         frames = self._frames(self._now, everyone) if self.frame_mode == "always" else None
         return dict(self._now), {"frames": frames}
 
+    @property
+    def success_hint(self) -> str:  # type: ignore[override]
+        return self._success.hint
+
     def _seeds(self, seed: int) -> Any:
         """What the envs are seeded with.
 

@@ -30,12 +30,16 @@ class SuccessReader:
         env_id: What messages call the env.
         num_envs: How many envs there are.
         key: The key that tells it; `None` takes the first of `SUCCESS_KEYS` that ever comes.
+
+    Attributes:
+        hint: What to do where none came.
     """
 
     def __init__(self, env_id: str, num_envs: int, key: str | None) -> None:
         self.env_id, self.num_envs = env_id, num_envs
         self.named, self.key = key is not None, key
         self._asked = False
+        self.hint = ""
 
     def __call__(
         self, info: Mapping[str, Any], final: Mapping[str, Any] | None, ended: NDArray[np.bool_]
@@ -77,11 +81,9 @@ class SuccessReader:
                 f"{listed(str(self.key), there)}"
             )
         if self.key is None:
-            logger.info(
-                "gym:%s does not tell success: env.cfg.success_key may name the right key of its info: %s.",
-                self.env_id,
-                ", ".join(there) or "none",
-            )
+            keys = ", ".join(there) or "none"
+            self.hint = f"env.cfg.success_key may name the right key of its info: {keys}."
+            logger.info("gym:%s does not tell success: %s", self.env_id, self.hint)
 
 
 def batched(final: Any) -> Mapping[str, Any]:

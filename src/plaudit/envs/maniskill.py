@@ -64,7 +64,7 @@ class ManiSkillEnv(TaskEnv):
     as those and the actions since, and put back by playing them again: PhysX's own state cannot be had exactly.
 
     Args:
-        task: ManiSkill's id.
+        task: ManiSkill's id; `module:Id` imports the module that registers it, also where it is simulated.
         cfg: Our keys.
         device: Where tensors are handed out.
         threads: Processes that simulate on the CPU, unless `cfg.workers` says; 0 is one for each core, or as many as
@@ -208,7 +208,8 @@ def simulate(task: str, cfg: ManiSkillConfig, num_envs: int, backend: str, threa
         raise MissingDependencyError(
             f"maniskill:{task} needs ManiSkill: 'make maniskill' in a checkout, else pip install 'plaudit[maniskill]'."
         )
-    if not torch.cuda.is_available():  # With NVIDIA's driver SAPIEN brings what is missing by itself.
+    # With NVIDIA's driver SAPIEN brings what is missing by itself.
+    if cfg.render_backend == "cpu" or not torch.cuda.is_available():
         require_vulkan()
     if backend == "gpu":
         return ManiSkillSim(task, cfg, num_envs, backend)
@@ -226,12 +227,13 @@ def simulate(task: str, cfg: ManiSkillConfig, num_envs: int, backend: str, threa
 def processes(cfg: ManiSkillConfig, num_envs: int, threads: int) -> int:
     """Processes that simulate: as many as somebody asked for, or one for each core that there is memory for.
 
-    Training and evaluation have some each, and those of one keep their memory while the others work.
+    Training and evaluation have some each, and those of one keep their memory while the others work: so there must be
+    room for two such sets, of which the second may not be there yet.
     """
     if cfg.workers or threads > 0:
         return cfg.workers or threads
     useful, free = min(cores(), num_envs), available_memory()
-    room = useful if free is None else max(1, free // MEMORY)
+    room = useful if free is None else max(1, free // (2 * MEMORY))
     if room < useful:
         logger.info("There is memory for %d of ManiSkill's processes, and %d would have had work.", room, useful)
     return min(room, useful)
@@ -241,6 +243,8 @@ def _backend(cfg: ManiSkillConfig, device: torch.device) -> str:
     """Who simulates, `cpu` or `gpu`."""
     if cfg.sim_backend == "gpu" and not torch.cuda.is_available():
         raise ConfigError("env.cfg.sim_backend: 'gpu' needs an NVIDIA GPU that torch can use. Set it to cpu or auto.")
+    if cfg.render_backend == "gpu" and not torch.cuda.is_available():
+        raise ConfigError("env.cfg.render_backend: 'gpu' needs an NVIDIA GPU that torch can use. Leave it at auto.")
     if cfg.sim_backend == "auto":
         return "gpu" if device.type == "cuda" and torch.cuda.is_available() else "cpu"
     return cfg.sim_backend

@@ -26,17 +26,18 @@ class ManiSkillConfig:
     """`env.cfg` of `maniskill:` ids."""
 
     num_envs: int | None = None  # Envs that step together; null is 16 where the CPU simulates, 512 on a GPU.
-    obs_mode: Literal["state", "rgb"] = "state"  # state: everything as numbers; rgb: cameras and what is no secret.
+    obs_mode: Literal["state", "rgb"] = "state"  # state: all as numbers; rgb: cameras, and what ManiSkill gives beside.
     control_mode: str | None = None  # ManiSkill's name, such as pd_ee_delta_pos; null is the robot's default.
-    reward_mode: Literal["dense", "normalized_dense", "sparse"] = "normalized_dense"  # normalized: at most 1 a step.
+    reward_mode: Literal["dense", "normalized_dense", "sparse", "none"] = "normalized_dense"  # normalized: 1 at most.
     ignore_terminations: bool = True  # Success and failure do not end an episode; false ends it there.
     max_episode_steps: int | None = None  # Steps after which an episode is truncated; null is the task's own.
     cameras: tuple[str, ...] | None = None  # Cameras that are rendered where frames are wanted; null is all there are.
     camera_size: tuple[int, int] = (64, 64)  # Height and width of a frame in pixels.
-    shader: Literal["minimal", "default", "rt-fast", "rt-med", "rt"] = "minimal"  # From fast to beautiful; rt: a GPU.
+    shader: Literal["minimal", "default", "rt-fast", "rt-med", "rt"] = "minimal"  # From fast to beautiful.
     show_goal: bool = True  # Goal markers are in the pictures; ManiSkill itself hides those of many tasks.
     frames: Literal["none", "terminal", "always"] = "none"  # Frames given besides observations.
     sim_backend: Literal["auto", "cpu", "gpu"] = "auto"  # Who simulates; auto is the GPU where runtime.cuda has one.
+    render_backend: Literal["auto", "cpu", "gpu"] = "auto"  # Who draws; auto is the GPU where there is one.
     workers: int = 0  # Processes of the CPU's simulation; 0 is runtime.threads, or one for each core if memory allows.
     worker_timeout: float = 600.0  # Seconds after which processes that do not answer count as hanging.
     kwargs: dict[str, Any] = field(default_factory=dict)  # Passed on to the task, such as robot_uids.
@@ -52,5 +53,7 @@ class ManiSkillConfig:
         if self.obs_mode == "rgb" or self.frames != "none":
             why = f"obs_mode '{self.obs_mode}' with frames '{self.frames}' needs at least one"
             require(self.cameras is None or bool(self.cameras), "cameras", why)
+        traced = self.shader.startswith("rt")
+        require(not (traced and self.sim_backend == "gpu"), "shader", "rays are traced only with sim_backend cpu")
         for key in OURS:
             require(key not in self.kwargs, "kwargs", f"'{key}' is decided by keys of env.cfg itself")

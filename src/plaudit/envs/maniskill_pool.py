@@ -238,6 +238,8 @@ def _start(rows: range, threads: int) -> _Worker:
     log = tempfile.TemporaryFile()  # noqa: SIM115 - it is open as long as the process runs
     # Mesa draws in threads of its own, as many as there are cores, unless told. 0 draws in the caller's.
     environ = {"LP_NUM_THREADS": str(threads if threads > 1 else 0), "OMP_NUM_THREADS": "1", **os.environ}
+    # A task of yours is found where its module was found here.
+    environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*sys.path, os.environ.get("PYTHONPATH")]))
     command = [sys.executable, "-m", "plaudit.envs.maniskill_worker", str(theirs.fileno())]
     with theirs:
         process = subprocess.Popen(

@@ -9,6 +9,8 @@ the numbers beside the pictures come from the same two methods that ManiSkill wo
 
 from __future__ import annotations
 
+import importlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +20,7 @@ import torch
 from plaudit.envs.base import Frames
 from plaudit.envs.maniskill_config import ManiSkillConfig
 from plaudit.envs.random import SEEDS
-from plaudit.errors import ConfigError, EnvError, PlauditError, RegistryError, nearest
+from plaudit.errors import ConfigError, EnvError, MissingDependencyError, PlauditError, RegistryError, nearest
 
 PORTRAIT = 256
 """Pixels of a picture for people, each way."""
@@ -59,7 +61,7 @@ class ManiSkillSim:
     """One ManiSkill env.
 
     Args:
-        task: ManiSkill's id.
+        task: ManiSkill's id; `module:Id` imports the module first.
         cfg: Our keys.
         num_envs: Parallel scenes; more than one only on a GPU.
         backend: `cpu` or `gpu`.
@@ -224,6 +226,12 @@ def _make(task: str, cfg: ManiSkillConfig, num_envs: int, backend: str) -> tuple
     import mani_skill.envs
     from mani_skill.utils.registration import REGISTERED_ENVS
 
+    module, _, task = task.rpartition(":")
+    if module:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise MissingDependencyError(f"maniskill:{module}:{task} needs a module that fails: {error}.") from error
     if task not in REGISTERED_ENVS:
         hint = nearest(task, REGISTERED_ENVS)
         if hint.startswith(" Known"):
@@ -231,8 +239,8 @@ def _make(task: str, cfg: ManiSkillConfig, num_envs: int, backend: str) -> tuple
         raise RegistryError(f"unknown ManiSkill task '{task}'.{hint}")
     spec = REGISTERED_ENVS[task]
     if cfg.reward_mode not in spec.cls.SUPPORTED_REWARD_MODES:
-        known = ", ".join(spec.cls.SUPPORTED_REWARD_MODES)
-        raise ConfigError(f"env.cfg.reward_mode: maniskill:{task} has no '{cfg.reward_mode}' reward, but {known}.")
+        known = ", ".join(f"'{mode}'" for mode in spec.cls.SUPPORTED_REWARD_MODES)
+        raise ConfigError(f"env.cfg.reward_mode: maniskill:{task} knows {known}, not '{cfg.reward_mode}'.")
     height, width = cfg.camera_size
     arguments = {
         **cfg.kwargs,
@@ -242,7 +250,7 @@ def _make(task: str, cfg: ManiSkillConfig, num_envs: int, backend: str) -> tuple
         "sensor_configs": {"height": height, "width": width, "shader_pack": cfg.shader},
         "human_render_camera_configs": {"height": PORTRAIT, "width": PORTRAIT},
         "sim_backend": f"physx_{'cuda' if backend == 'gpu' else 'cpu'}",
-        "render_backend": "gpu" if torch.cuda.is_available() else "cpu",
+        "render_backend": _drawer(cfg),
     }
     try:
         return spec, spec.make(control_mode=cfg.control_mode, **arguments)
@@ -251,6 +259,13 @@ def _make(task: str, cfg: ManiSkillConfig, num_envs: int, backend: str) -> tuple
         raise EnvError(f"maniskill:{task} needs assets that ManiSkill downloads. Run this once: {fetch}") from None
     except Exception as error:
         raise _explained(error, task, spec, cfg, arguments) from error
+
+
+def _drawer(cfg: ManiSkillConfig) -> str:
+    """Who draws, `cpu` or `gpu`."""
+    if cfg.render_backend == "auto":
+        return "gpu" if torch.cuda.is_available() else "cpu"
+    return cfg.render_backend
 
 
 def _explained(error: Exception, task: str, spec: Any, cfg: ManiSkillConfig, arguments: dict[str, Any]) -> PlauditError:
@@ -263,6 +278,12 @@ def _explained(error: Exception, task: str, spec: Any, cfg: ManiSkillConfig, arg
         if not hint.startswith(" Known"):
             hint += f" Known: {', '.join(modes)}."
         return ConfigError(f"env.cfg.control_mode: the robot of maniskill:{task} has no '{cfg.control_mode}'.{hint}")
+    if re.search("vk::|Vulkan|rendering device", str(error)):
+        return MissingDependencyError(
+            f"maniskill:{task} cannot be made, since Vulkan does not work here ({error}). In a container a GPU needs "
+            "NVIDIA_DRIVER_CAPABILITIES=all. Else 'make maniskill' installs a driver that draws without one, with "
+            "env.cfg.render_backend=cpu."
+        )
     given = f" with env.cfg.kwargs {cfg.kwargs}" if cfg.kwargs else ""
     return EnvError(f"maniskill:{task} cannot be made{given}: {type(error).__name__}: {error}")
 

@@ -127,7 +127,7 @@ class Worker:
     def portrait(self, rows: Sequence[int]) -> Array | None:
         """Pictures for people, uint8 (n, H, W, 3), if there are any."""
         pictures = [self.sims[row].portrait([0]) for row in rows]
-        return None if pictures[0] is None else torch.cat(pictures).numpy()
+        return None if pictures[0] is None else torch.cat(pictures).cpu().numpy()
 
     def snapshot(self, _: None) -> None:
         """Keeps what is needed to draw the present later."""
@@ -157,7 +157,7 @@ class Worker:
 
     def _keep(self, array: str, row: int, frames: Mapping[str, torch.Tensor]) -> None:
         for camera, name in enumerate(self.layout.cameras):
-            self.arrays[array][camera, row] = frames[name][0].numpy()
+            self.arrays[array][camera, row] = frames[name][0].cpu().numpy()  # A GPU may draw what a CPU simulates.
 
 
 def serve(connection: Connection) -> None:

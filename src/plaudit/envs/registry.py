@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,7 +20,7 @@ from plaudit.envs.config import GymConfig
 from plaudit.envs.gym_ids import find_spec
 from plaudit.envs.maniskill_config import ManiSkillConfig
 from plaudit.errors import ConfigError, RegistryError
-from plaudit.registry import Registry
+from plaudit.registry import Entry, Registry
 
 if TYPE_CHECKING:
     import torch
@@ -112,7 +113,7 @@ def env_config_type(env_id: str) -> type | None:
         return GymConfig
     if env_id.startswith(MANISKILL_PREFIX):
         return ManiSkillConfig
-    config_type, limit = ENVS.config_type(env_id), ENVS.entry(env_id).options.get("max_episode_steps")
+    limit, config_type = _entry(env_id).options.get("max_episode_steps"), ENVS.config_type(env_id)
     return config_type if limit is None else _limited(config_type, limit)
 
 
@@ -144,7 +145,7 @@ def build_env(
 
         keys = _convert(ManiSkillConfig, _keys(cfg, where), where)
         return ManiSkillEnv(env_id.removeprefix(MANISKILL_PREFIX), keys, device, threads or 0)
-    limit = ENVS.entry(env_id).options.get("max_episode_steps")
+    limit = _entry(env_id).options.get("max_episode_steps")
     config_type = ENVS.config_type(env_id)
     config = _convert(config_type, _with_limit(config_type, _keys(cfg, where), limit), where)
     cls = ENVS.get(env_id)
@@ -152,6 +153,17 @@ def build_env(
     env: VecEnv = cls(config, device=device, **options)
     _apply_limit(env_id, env, config, limit)
     return env
+
+
+def _entry(env_id: str) -> Entry:
+    """What is registered under an id. Of one that looks like another library's, the error says how those are called."""
+    if env_id not in ENVS.names() and re.search(r"-v\d+$", env_id):
+        name = env_id.rpartition(":")[2]
+        raise RegistryError(
+            f"unknown env '{env_id}'. ManiSkill's and Gymnasium's have a prefix: {MANISKILL_PREFIX}{name} or "
+            f"{GYM_PREFIX}{name}. Ours: {', '.join(ENVS.names())}."
+        )
+    return ENVS.entry(env_id)
 
 
 def _keys(cfg: Any, where: str) -> Any:

@@ -15,7 +15,7 @@ from plaudit.config.rewards import ActorConfig
 from plaudit.config.schema import Config
 from plaudit.envs.registry import build_env
 from plaudit.episodes import EpisodeStore
-from plaudit.errors import ConfigError, PlauditError
+from plaudit.errors import ConfigError, EnvError, PlauditError
 from plaudit.stages.collecting import DataSet, collecting, draw_sheet, fresh_seed
 from plaudit.stages.common import checkpoint_of, load, load_policy, run_folder, set_up, with_cameras
 
@@ -46,8 +46,13 @@ def collect(config: Config, *, quiet: bool = False) -> dict[str, Any]:
             keys = replace(config.reward.data_collection, save_dir=str(data.home))
             whole = replace(config, reward=replace(config.reward, data_collection=keys))
             save_config(whole, data.home / "config.yaml", "collect")
-        result = _gather(config, env, actors, data, quiet)
-    return _finish(config, data, result)
+        try:
+            result = _gather(config, env, actors, data, quiet)
+        except EnvError as error:
+            kept = "What was collected before is kept; once the cause is gone, the same command goes on."
+            raise type(error)(f"{error}\n{kept}") from error
+        hint = env.success_hint
+    return _finish(config, data, result, hint)
 
 
 def _gather(config: Config, env: VecEnv, actors: list[Actor], data: DataSet, quiet: bool) -> dict[str, Any]:
@@ -83,8 +88,8 @@ def _gather(config: Config, env: VecEnv, actors: list[Actor], data: DataSet, qui
     }
 
 
-def _finish(config: Config, data: DataSet, result: dict[str, Any]) -> dict[str, Any]:
-    """A picture of what there is, and the result for people and scripts."""
+def _finish(config: Config, data: DataSet, result: dict[str, Any], hint: str = "") -> dict[str, Any]:
+    """A picture of what there is, and the result for people and scripts; `hint` is for an env that tells no success."""
     result = {"data": data.place, **asdict(data.writer.counts), "megabytes": data.size / 1e6, **result}
     result |= draw_sheet(data, config.runtime.seed)
     logger.info(
@@ -102,7 +107,7 @@ def _finish(config: Config, data: DataSet, result: dict[str, Any]) -> dict[str, 
     if result["interrupted"]:
         logger.info("stopped, and all that was collected is kept; the same command goes on.")
     elif not result["complete"]:
-        raise PlauditError(_no_hope(config, data))
+        raise PlauditError(_unlabelled(config, data, hint) or _no_hope(config, data))
     return result
 
 
@@ -124,6 +129,17 @@ def _hopeless(config: Config, collector: RewardDataCollector) -> bool:
 
 def _most_idle(config: Config) -> int:
     return config.reward.data_collection.max_idle_episodes
+
+
+def _unlabelled(config: Config, data: DataSet, hint: str) -> str | None:
+    """What is wrong where successes are missing because nobody tells them."""
+    counts, (positive, _) = data.writer.counts, data.wanted
+    if not counts.frames or counts.unknown_frames < counts.frames or positive == 0:
+        return None
+    return (
+        f"{config.env.id} does not tell success, so none of the {counts.episodes} episodes in {data.place} has a "
+        f"label, and none can be a success. {hint} Collect into another place then, or remove this one."
+    )
 
 
 def _no_hope(config: Config, data: DataSet) -> str:

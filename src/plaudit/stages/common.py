@@ -159,6 +159,8 @@ def with_cameras(config: Config, keys: dict[str, Any]) -> dict[str, Any]:
     Where the pictures are observations too, they stay as the policy knows them.
     """
     wanted = config.reward.data_collection
+    # Whoever collects asks for the frames that are kept; more would be drawn for nobody.
+    keys = {**keys, "frames": "none"} if "frames" in keys else keys
     if keys.get("obs_mode") == "rgb":
         return keys
     changes: dict[str, Any] = {}
