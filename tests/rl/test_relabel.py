@@ -82,6 +82,15 @@ def test_training_goes_on_after_a_refresh(
     assert summary["best_step"] == each * last  # What was the best to another judge is forgotten.
 
 
+@pytest.mark.parametrize("real_time", [False, True])
+def test_a_world_that_goes_on_does_not_wait_for_the_rewards_of_a_rollout(
+    make_trainer: MakeTrainer, real_time: bool
+) -> None:
+    env = learned()
+    env.real_time = real_time
+    assert make_trainer(env, iterations=1, evaluates=learned()).deferred is not real_time
+
+
 MODES: list[dict[str, Any]] = [{}, {"reward_mode": "terminal"}, {"hold": 2}, {"terminate_on_success": True}]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from plaudit.errors import ConfigError, DataError
+from plaudit.errors import ConfigError, DataError, EnvError
 from plaudit.rl import replay as module
 from plaudit.rl.replay import Batch, Replay
 from plaudit.rl.replay_files import open_replay
@@ -51,6 +51,12 @@ def rows(batch: Batch) -> list[tuple[float, ...]]:
     assert torch.equal(batch.action, batch.obs / 2)
     parts = batch.obs[:, 0], batch.reward, batch.discount, batch.next_obs[:, 0]
     return list(zip(*(part.tolist() for part in parts), strict=True))
+
+
+def test_an_end_without_its_last_observation_is_refused() -> None:
+    replay, one, yes = Replay(30, 1, 1, 1), torch.zeros(1, 1), torch.ones(1, dtype=torch.bool)
+    with pytest.raises(EnvError, match="no final_obs"):
+        replay.add(one, one, torch.zeros(1), ~yes, yes, one, None)
 
 
 def test_where_actions_led_and_how_episodes_ended() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import pickle
 from pathlib import Path
 from typing import Any, Literal
 
@@ -201,6 +204,22 @@ def test_a_replay_in_files_is_there_again_without_being_read(tmp_path: Path, ste
     assert kept == (then if steps == 8 else [row for row in then if row in kept])
     assert len(kept) >= len(then) - 2 * 5
     assert "obs..bin" in files(tmp_path) and "reward.bin" in files(tmp_path)
+
+
+def test_files_have_their_room_on_the_disk_and_are_sent_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replay, keeper = open_replay(100_000, 1, 1, 1, CPU, storage="disk", folder=tmp_path)
+    assert sum(path.stat().st_blocks for path in tmp_path.iterdir()) * 512 >= replay.nbytes
+    assert len(pickle.dumps(keeper)) < 1000  # To a process that learns, and has maps of its own.
+
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OutputError, match=r"cannot write the replay .*No space left"):
+        open_replay(100_000, 1, 1, 1, CPU, storage="disk", folder=tmp_path / "other")
+    assert not list((tmp_path / "other").iterdir())
 
 
 def test_what_cannot_be_kept_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 
 from plaudit.compute import available_memory
-from plaudit.errors import ConfigError, DataError
+from plaudit.errors import ConfigError, DataError, EnvError
 from plaudit.rl.obs import ObsDim, PolicyObs
 from plaudit.rl.relabel import Layout
 
@@ -172,6 +172,11 @@ class Replay:
         """
         slots, ended = self.slot(self.heads), terminated | truncated
         rows = ended.nonzero().squeeze(-1)
+        if len(rows) and final_obs is None:
+            raise EnvError(
+                "an episode ended, but the step has no final_obs: what its last action led to would be taken for the "
+                "next episode's first observation."
+            )
         for name, part in self._parts(obs).items():
             self._write(name, slots, part)
         told = {"action": action, "reward": reward, "terminated": terminated, "ended": ended, **(extras or {})}

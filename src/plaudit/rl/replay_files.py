@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -219,6 +220,10 @@ class MappedFiles:
         self.folder = folder
         self._maps: list[np.memmap[Any, Any]] = []
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Another process that goes on with it maps the files itself: a map is sent by its content.
+        return {"folder": self.folder, "_maps": []}
+
     def allocate(self, name: str, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
         """A column, with what it held where the file is there already."""
         path = self.folder / f"{name.replace('/', '.')}.bin"
@@ -232,7 +237,9 @@ class MappedFiles:
                     f"algorithm.cfg.capacity: '{path}' needs {size / 1e9:.1f} GB, but the disk has {free / 1e9:.1f} GB "
                     "free. Set it lower, or runtime.output_dir to another disk."
                 )
-            column = np.memmap(path, torch.empty(0, dtype=kind).numpy().dtype, "r+" if old else "w+", shape=shape)
+            if not old:
+                _reserve(path, size)
+            column = np.memmap(path, torch.empty(0, dtype=kind).numpy().dtype, "r+", shape=shape)
         except OSError as error:
             raise OutputError(f"cannot write the replay '{path}': {error.strerror or error}.") from error
         self._maps.append(column)
@@ -254,6 +261,20 @@ class MappedFiles:
         self.replay.heads.copy_(state["heads"])
         _forget(self.replay)
         _tell_missing(self.replay, state, self.folder)
+
+
+def _reserve(path: Path, size: int) -> None:
+    """A file of zeros whose room on the disk is its own: where that ran out later, a write to the map would end the
+    process without a word.
+    """
+    with path.open("wb") as file:
+        file.truncate(size)
+        if hasattr(os, "posix_fallocate"):
+            try:
+                os.posix_fallocate(file.fileno(), 0, size)
+            except OSError:
+                path.unlink()
+                raise
 
 
 def filled(replay: Replay) -> dict[str, Any]:

@@ -96,7 +96,9 @@ class Trainer:
         self._saved = time.perf_counter()
         self.stats = TrainingStats(env.num_envs, env.device)
         self.relabelled = env if isinstance(env, Relabelled) else None
-        self.deferred = self.relabelled is not None and self.relabelled.defer(algorithm.relabels)
+        # The rewards of a whole rollout at once are quicker, but take longer than a control loop may wait.
+        together = algorithm.relabels and not env.real_time
+        self.deferred = self.relabelled is not None and self.relabelled.defer(together)
         algorithm.relabelled, algorithm.folder = self.relabelled, None if run is None else run.replay
         algorithm.initialize_buffer(
             settings.rollout_steps, env.num_envs, obs_dim(env.observation_space), env.action_space.shape[0]
