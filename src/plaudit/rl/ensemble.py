@@ -112,15 +112,22 @@ class Pass:
 
     Networks for control are so small that autograd's bookkeeping, and the room that every product asks for anew, cost
     as much as their arithmetic: here the room is kept, and only those gradients are computed that somebody wants. And
-    the libraries take long over a matrix that is high and narrow, on a CPU: a critic's last layer has one output, for
-    which products are written out too, and an actor's a few, for which that of its weights' gradient is turned round.
+    the libraries take long over a matrix that is high and narrow, on a CPU: so a critic's last layer, of one output, is
+    multiplied as a row and not as a column, and an actor's, of a few, has its weights' gradient turned round.
 
     Args:
         network: The ensemble. Its parameters must not move in memory any more.
         gradients: From a parameter to where its gradient goes; `None` where nobody wants any.
+        beside: Another pass, of an ensemble of the same shape, that is done with its numbers when this one goes
+            forward: they share their room, which is still in the processor's cache then.
     """
 
-    def __init__(self, network: Ensemble, gradients: Callable[[torch.Tensor], torch.Tensor] | None = None) -> None:
+    def __init__(
+        self,
+        network: Ensemble,
+        gradients: Callable[[torch.Tensor], torch.Tensor] | None = None,
+        beside: Pass | None = None,
+    ) -> None:
         self.network, self.activation = network, ACTIVATIONS[network.activation]
         self.weights = [weight.detach() for weight in network.weights]
         self.biases = [bias.detach() for bias in network.biases]
@@ -131,8 +138,9 @@ class Pass:
                 [gradients(part) for part in parts]
                 for parts in (network.weights, network.biases, network.scales, network.shifts)
             )
-        self._rooms: dict[tuple[int, int, str], list[torch.Tensor]] = {}
+        self._rooms: dict[tuple[int, int, str], list[torch.Tensor]] = {} if beside is None else beside._rooms
         self._scraps: dict[tuple[int, ...], torch.Tensor] = {}
+        self._at_once = network.activation == "relu" and not self.scales and self.weights[0].device.type == "cpu"
 
     def forward(self, x: torch.Tensor, chosen: torch.Tensor | None = None) -> torch.Tensor:
         """(n, inputs) to (E, n, outputs), good until the next call; of the members `chosen`, int64 (m,), alone.
@@ -145,9 +153,14 @@ class Pass:
         self.inputs, self.normed = [x.expand(count, *x.shape)], []
         self.before: list[torch.Tensor] = []
         for number, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
-            y = self._times(self.inputs[-1], weight, bias, room[number])
             if number == len(weights) - 1:
-                return y
+                return self._last(self.inputs[-1], weight, bias, room[number])
+            if self._at_once:  # One way through the product instead of three: bias, product, activation.
+                y = aten._add_relu_.Tensor(torch.bmm(self.inputs[-1], weight, out=room[number]), bias)
+                self.before.append(y)
+                self.inputs.append(y)
+                continue
+            y = torch.baddbmm(bias, self.inputs[-1], weight, out=room[number])
             if scales:
                 hat, mean, rstd = torch.native_layer_norm(y, [y.shape[-1]], None, None, EPSILON)
                 self.normed.append((y, hat, mean, rstd))
@@ -156,12 +169,14 @@ class Pass:
             self.inputs.append(self.activation.forward(y))
         raise AssertionError("an ensemble has a last layer")
 
-    def _times(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        """A layer's product."""
+    @staticmethod
+    def _last(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        """The last layer's product."""
         if out.shape[-1] > 1:
             return torch.baddbmm(bias, x, weight, out=out)
-        each = torch.mul(x, weight.transpose(1, 2), out=self._scratch(x, x.shape))
-        return torch.sum(each, -1, keepdim=True, out=out).add_(bias)
+        members, count, _ = out.shape
+        torch.bmm(weight.view(members, 1, -1), x.transpose(1, 2), out=out.view(members, 1, count))
+        return out.add_(bias)
 
     def _scratch(self, like: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
         """Room for what is used up at once: it is kept."""
@@ -218,7 +233,8 @@ class Pass:
             turned = self._scratch(x, (len(x), gradient.shape[-1], x.shape[-1]))
             found.copy_(torch.bmm(gradient.transpose(1, 2), x, out=turned).transpose(1, 2))
         else:
-            torch.sum(torch.mul(x, gradient, out=self._scratch(x, x.shape)), 1, out=found[..., 0])
+            members, count, _ = gradient.shape
+            torch.bmm(gradient.reshape(members, 1, count), x, out=found.view(members, 1, -1))
 
     def _through_activation(self, number: int, gradient: torch.Tensor, learns: bool) -> torch.Tensor:
         """From the gradient of a hidden layer's output to that of its product."""

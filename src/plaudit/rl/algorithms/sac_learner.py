@@ -80,7 +80,7 @@ class SACLearner:
         numbers = sum(policy.vectors.values())
         self._image = None if encoder is None else slice(numbers, numbers + encoder.features)
         self.critics = Pass(policy.critics, self._critics.gradient_of)
-        self.target, self.actor = Pass(target), Pass(policy.actor, self._actor.gradient_of)
+        self.target, self.actor = Pass(target, beside=self.critics), Pass(policy.actor, self._actor.gradient_of)
         self.critic_optimizer, self.actor_optimizer = (
             FlatAdam(part, cfg.learning_rate, eps=1e-8) for part in (self._critics, self._actor)
         )
