@@ -76,10 +76,10 @@ def trainer_on(run: Path | None = None, iterations: int = 6, **keys: Any) -> Tra
 def test_it_does_as_was_shown(loss: str) -> None:
     policy = sac_policy(probe())
     before = [part.clone() for part in policy.critics.parameters()]
-    algorithm = clone(policy, loss=loss)
+    algorithm = clone(policy, loss=loss, learning_rate=1e-3)  # With more, a density that grows sharp makes it jump.
     algorithm.show(halves())
     first = algorithm.update()["loss"]
-    for _ in range(5):
+    for _ in range(11):
         last = algorithm.update()["loss"]
     obs = torch.tensor([[-0.8], [0.0], [0.6]])
     torch.testing.assert_close(policy.act(obs, deterministic=True), 0.5 * obs, atol=0.03, rtol=0)
