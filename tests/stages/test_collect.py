@@ -13,9 +13,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.envs.classic_control.pendulum import PendulumEnv
+from gymnasium.envs.registration import EnvSpec
 
 from plaudit.cli import main
 from plaudit.envs.mujoco.task import ArmTask
@@ -252,16 +255,26 @@ def test_what_never_comes_ends_with_an_error(tmp_path: Path, capsys: pytest.Capt
     assert EpisodeStore(tmp_path / "data").counts.negative == 8
 
 
-def test_an_env_that_tells_no_success_is_said_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_env_that_tells_no_success_is_said_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Silent(PendulumEnv):
+        def step(self, action: Any) -> Any:
+            return *super().step(action)[:-1], {"reward_dist": 0.0, "reward_ctrl": 0.0}
+
+        def render(self) -> Any:
+            return np.zeros((8, 8, 3), np.uint8)
+
+    monkeypatch.setitem(gymnasium.registry, "Silent-v0", EnvSpec("Silent-v0", entry_point=Silent))  # type: ignore[arg-type]
     words = ["collect", "pendulum", *SMALL, f"{KEYS}.actors=[{{kind: random}}]", f"{KEYS}.save_dir={tmp_path / 'data'}"]
     words += [
-        "env.id=gym:Reacher-v5",
+        "env.id=gym:Silent-v0",
         "env.cfg.num_envs=8",
         "env.cfg.max_episode_steps=5",
         f"{KEYS}.max_idle_episodes=4",
     ]
     code, wrong, _ = run(capsys, *words, "--quiet")
-    assert code == 1 and "gym:Reacher-v5 does not tell success" in wrong["error"]
+    assert code == 1 and "gym:Silent-v0 does not tell success" in wrong["error"]
     assert "env.cfg.success_key may name the right key of its info: reward_ctrl, reward_dist." in wrong["error"]
 
 

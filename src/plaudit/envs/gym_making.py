@@ -53,6 +53,8 @@ class Copy(gymnasium.Wrapper[Any, Any, Any, Any]):
             return pictures(self.env.render(), self.env_id)
         except PlauditError:
             raise
+        except gymnasium.error.DependencyNotInstalled as error:
+            raise MissingDependencyError(f"gym:{self.env_id} cannot be drawn: {error}.") from error
         except Exception as error:
             raise MissingDependencyError(
                 f"gym:{self.env_id} cannot be drawn ({type(error).__name__}: {error}). {NO_OPENGL}"
@@ -129,7 +131,8 @@ def _making(spec: EnvSpec, **given: Any) -> Iterator[None]:
     try:
         yield
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
-        raise MissingDependencyError(f"gym:{spec.id} needs more than is installed: {error}.") from error
+        hint = f" Install it: pip install {error.name}" if isinstance(error, ModuleNotFoundError) else ""
+        raise MissingDependencyError(f"gym:{spec.id} needs more than is installed: {error}.{hint}") from error
     except TypeError as error:
         raise ConfigError(f"gym:{spec.id} cannot be made with {keys}: {error}.") from error
     except PlauditError:
