@@ -2,8 +2,8 @@
 
 Both learn PickCube as RLPD's recipe does, from 20 demonstrations and the simulator's verdict. The arm stands behind a
 clock of 10 Hz that waits for nobody: an action that is not there at its tick is a deadline missed. The learner may take
-more gradient steps than it can, so that it never has to wait. Taking turns is then given the same env steps, and the
-same gradient steps, without the clock, for as long as it takes.
+more gradient steps than it can, so that it never has to wait. Both log and save on the way. Taking turns is then given
+the same env steps, and the same gradient steps, without the clock, for as long as it takes.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import statistics
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -25,10 +26,11 @@ from plaudit.config.schema import RuntimeConfig
 from plaudit.envs.base import Step, VecEnv
 from plaudit.envs.registry import build_env
 from plaudit.envs.wrapping import EnvWrapper
-from plaudit.rl import Listener, Trainer, build_algo, build_policy
+from plaudit.rl import Listener, RunFolder, Trainer, build_algo, build_policy
 from plaudit.rl.algorithms.sac import SAC
 from plaudit.rl.asynchronous.actor import Actor
 from plaudit.rl.evaluate import evaluate
+from plaudit.rl.logging import default_listeners
 from plaudit.stages import collect, load
 from plaudit.stages.demonstrating import pick, show
 
@@ -40,7 +42,9 @@ STARTS = 200
 PLENTY = 200.0
 """Gradient steps for each env step: more than one core takes in a tenth of a second."""
 
-EPISODES = 128
+SEEDS = (0, 1, 2)
+
+EPISODES = 256
 
 
 class Clocked(EnvWrapper):
@@ -118,26 +122,33 @@ class Outcome:
     updates: int
 
 
-def train(data: Path, env: VecEnv, words: Sequence[str], steps: int, *, apart: bool, finishes: bool = True) -> Outcome:
-    """Trains for so many env steps on the simulator's verdict, with the demonstrations in `data`; without `finishes`,
-    gradient steps that are owed in the end are left.
+def train(
+    data: Path, env: VecEnv, words: Sequence[str], steps: int, *, apart: bool, finishes: bool = True, seed: int = 0
+) -> Outcome:
+    """Trains for so many env steps on the simulator's verdict, with the demonstrations in `data`, beside which the run
+    is kept; without `finishes`, gradient steps that are owed in the end are left.
     """
     config = load(RECIPE, [f"algorithm.cfg.demonstrations={json.dumps(str(data))}", *words])
     claim_threads(learning_threads())
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     policy = build_policy(config.policy, env.observation_space, env.action_space)
     sac = build_algo("sac", config.algorithm.cfg, policy)
     assert isinstance(sac, SAC)
     actor = Actor(sac, env, config.policy) if apart else None
     meter = Meter()
     rollout = config.runtime.rollout_steps
-    iterations = -(-steps // (rollout * env.num_envs))
+    iterations = -(-steps // (rollout * env.num_envs)) if finishes else 10**9
+    run = RunFolder.create(data.parent, "run")
+    settings = RuntimeConfig(
+        rollout_steps=rollout, iterations=iterations, seed=seed, save_seconds=config.runtime.save_seconds
+    )
     trainer = Trainer(
         policy,
         env,
         actor or sac,
-        settings=RuntimeConfig(rollout_steps=rollout, iterations=iterations if finishes else 10**9),
-        listeners=[meter],
+        settings=settings,
+        run=run,
+        listeners=[meter, *default_listeners(run, settings, {})],
         until=None if finishes else lambda: trainer.step >= steps,
     )
     try:
@@ -158,39 +169,54 @@ def arms(count: int, threads: int = 0) -> VecEnv:
     return build_env("PickCube", {"num_envs": count, "reward_mode": "sparse"}, threads=threads)
 
 
-def real_time(data: Path, seconds: float) -> list[Row]:
-    """One arm at 10 Hz."""
-    say(f"one arm at {HZ:g} Hz, for {seconds:g} s")
-    arm = Clocked(arms(1, threads=1))
-    steps = int(seconds * HZ)
-    words = ["runtime.rollout_steps=5", f"algorithm.cfg.learning_starts={STARTS}"]
-    apart = train(data, arm, [*words, f"algorithm.cfg.update_ratio={PLENTY}"], steps, apart=True, finishes=False)
-    arm.close()
-    ratio = round(apart.updates / (steps - STARTS), 3)
-    say(f"the same, taking turns without a clock: {apart.updates:,} gradient steps, {ratio:g} for each env step")
-    alone = arms(1, threads=1)
-    turns = train(data, alone, [*words, f"algorithm.cfg.update_ratio={ratio}"], steps, apart=False)
-    alone.close()
-    slowest = f"the slowest action came {1000 * arm.longest:.0f} ms after its observation"
-    counts = f"{apart.updates:,} and {turns.updates:,} gradient steps in {steps:,} env steps, {EPISODES} episodes"
+def real_time(data: Path, seconds: float, seeds: Sequence[int]) -> list[Row]:
+    """One arm at 10 Hz, seed after seed."""
+    found = [at_ten_hertz(data, seconds, seed) for seed in seeds]
+    missed, longest, idle = (max(column) for column in zip(*(one[:3] for one in found), strict=True))
+    pairs = [one[3:] for one in found]
+    successes = [statistics.mean(outcome.success for outcome in side) for side in zip(*pairs, strict=True)]
+    each = "; ".join(
+        f"{a.success:.1%} and {b.success:.1%} after {a.updates:,} and {b.updates:,} gradient steps" for a, b in pairs
+    )
+    slowest = f"the slowest action came {1000 * longest:.0f} ms after its observation; all seeds"
     return [
-        Row("10 Hz, deadlines missed", arm.missed, "", target=0.0, lower_is_better=True, note=slowest),
-        Row("10 Hz, learner idle", apart.meter.idle, "of the time", target=0.01, lower_is_better=True),
+        Row("10 Hz, deadlines missed", missed, "", target=0.0, lower_is_better=True, note=slowest),
+        Row("10 Hz, learner idle", idle, "of the time", target=0.01, lower_is_better=True),
         Row(
-            "10 Hz, success",
-            apart.success,
+            "10 Hz, success, mean",
+            successes[0],
             "",
             "taking turns",
-            turns.success,
-            target=_no_less(turns.success),
-            note=counts,
+            successes[1],
+            target=_no_less(successes[1], len(seeds) * EPISODES),
+            note=f"{seconds * HZ:,.0f} env steps, {EPISODES} episodes; by seed: {each}",
         ),
     ]
 
 
-def _no_less(success: float) -> float:
+def at_ten_hertz(data: Path, seconds: float, seed: int) -> tuple[int, float, float, Outcome, Outcome]:
+    """One arm: deadlines missed, the slowest action's seconds, the learner's idle share, and what came of it, beside
+    what comes of taking turns.
+    """
+    say(f"one arm at {HZ:g} Hz, for {seconds:g} s, seed {seed}")
+    arm = Clocked(arms(1, threads=1))
+    steps = int(seconds * HZ)
+    words = ["runtime.rollout_steps=5", f"algorithm.cfg.learning_starts={STARTS}"]
+    plenty = [*words, f"algorithm.cfg.update_ratio={PLENTY}"]
+    apart = train(data, arm, plenty, steps, apart=True, finishes=False, seed=seed)
+    arm.close()
+    ratio = round(apart.updates / (steps - STARTS), 3)
+    say(f"the same, taking turns without a clock: {apart.updates:,} gradient steps, {ratio:g} for each env step")
+    alone = arms(1, threads=1)
+    turns = train(data, alone, [*words, f"algorithm.cfg.update_ratio={ratio}"], steps, apart=False, seed=seed)
+    alone.close()
+    say(f"success {apart.success:.1%}, and {turns.success:.1%} taking turns; {arm.missed} deadlines missed")
+    return arm.missed, arm.longest, apart.meter.idle, apart, turns
+
+
+def _no_less(success: float, episodes: int) -> float:
     """What another policy, as good as one of such a success, is at or above in 98 of 100 evaluations."""
-    return success - 2.0 * math.sqrt(2.0 * success * (1.0 - success) / EPISODES)
+    return success - 2.0 * math.sqrt(2.0 * success * (1.0 - success) / episodes)
 
 
 def simulated(data: Path, steps: int) -> list[Row]:
@@ -215,7 +241,8 @@ def benchmark(quick: bool) -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="plaudit-bench-") as scratch:
         data = Path(scratch, "demonstrations")
         collect(load(RECIPE, [f"reward.data_collection.save_dir={json.dumps(str(data))}"]), quiet=True)
-        return [*real_time(data, 60.0 if quick else 900.0), *simulated(data, 4000 if quick else 30_000)]
+        rows = real_time(data, 60.0 if quick else 600.0, SEEDS[:1] if quick else SEEDS)
+        return [*rows, *simulated(data, 4000 if quick else 30_000)]
 
 
 if __name__ == "__main__":

@@ -2,12 +2,14 @@
 
     python benchmarks/demonstrated.py --folder outputs/demonstrated             all of it: some three hours
     python benchmarks/demonstrated.py --tasks pick_cube --parts bc --seeds 0    a part of it
+    python benchmarks/demonstrated.py --demonstrations 5                        with fewer
 
 Every seed has demonstrations of its own, and a reward model fitted to scripted episodes of its own. `rlpd` and `sac`
 learn on that model alone, in every step, and differ in nothing but the demonstrations; `oracle` is `rlpd` on the
-simulator's own verdict. `bc` clones: first with all settings of a sweep on two other seeds, with demonstrations and
-test episodes of their own, then with the best of them on the seeds that are told. How many steps are best is left to
-evaluations on the way, for which cloning is given the truth, while the others have their model's word.
+simulator's own verdict; `plain` is `rlpd` whose actor does not clone beside. `bc` clones: first with all settings of a
+sweep on two other seeds, with demonstrations and test episodes of their own, then with the best of them on the seeds
+that are told. How many steps are best is left to evaluations on the way, for which cloning is given the truth, while
+the others have their model's word.
 
 The success told is the true one, of 256 episodes that nothing else has seen. When RLPD got to its target is told by the
 evaluations on the way, of 128 episodes. Seconds are of collecting and updating.
@@ -85,10 +87,11 @@ class Bench:
         folder: Where all is kept.
         words: Overrides for everything.
         quick: Whether to see only that it works.
+        demonstrations: How many are learned from.
     """
 
-    def __init__(self, folder: Path, words: Sequence[str], quick: bool) -> None:
-        self.folder, self.words, self.quick = folder.absolute(), list(words), quick
+    def __init__(self, folder: Path, words: Sequence[str], quick: bool, demonstrations: int = 20) -> None:
+        self.folder, self.words, self.quick, self.demonstrations = folder.absolute(), list(words), quick, demonstrations
         self.episodes = 8 if quick else EPISODES
         self.sweep = SWEEP[:2] if quick else SWEEP
 
@@ -153,9 +156,13 @@ class Bench:
         text = json.dumps(settings, sort_keys=True, default=str).replace(str(self.folder), "")
         return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
-    def shown(self, task: str, seed: int) -> str:
-        """The override that names a seed's demonstrations."""
-        return f"algorithm.cfg.demonstrations={_quoted(self.data(f'rlpd_{task}', seed))}"
+    def shown(self, task: str, seed: int) -> list[str]:
+        """The overrides that name a seed's demonstrations."""
+        data = self.data(f"rlpd_{task}", seed)
+        return [
+            f"algorithm.cfg.demonstrations={_quoted(data)}",
+            f"algorithm.cfg.num_demonstrations={self.demonstrations}",
+        ]
 
     def taught(self, task: str, seed: int) -> str:
         """The override that names a seed's reward model."""
@@ -163,8 +170,13 @@ class Bench:
 
     def rlpd(self, task: str, seed: int) -> Result:
         """RLPD on a learned reward."""
-        words = [self.shown(task, seed), self.taught(task, seed)]
+        words = [*self.shown(task, seed), self.taught(task, seed)]
         return self.policy(f"{task}-rlpd", f"rlpd_{task}", seed, words)
+
+    def plain(self, task: str, seed: int) -> Result:
+        """RLPD as its paper has it: the actor climbs the critics and does not clone beside."""
+        words = [*self.shown(task, seed), self.taught(task, seed), "algorithm.cfg.cloning=0"]
+        return self.policy(f"{task}-plain", f"rlpd_{task}", seed, words)
 
     def sac(self, task: str, seed: int) -> Result:
         """The same without demonstrations."""
@@ -174,12 +186,12 @@ class Bench:
 
     def oracle(self, task: str, seed: int) -> Result:
         """RLPD on the simulator's own verdict."""
-        words = [self.shown(task, seed), "reward.use_reward_model=false"]
+        words = [*self.shown(task, seed), "reward.use_reward_model=false"]
         return self.policy(f"{task}-oracle", f"rlpd_{task}", seed, words)
 
     def bc(self, task: str, seed: int) -> Result:
         """Cloning, with the best settings of the sweep."""
-        words = [self.shown(task, seed), *self.best_cloning(task)[0]]
+        words = [*self.shown(task, seed), *self.best_cloning(task)[0]]
         return self.policy(f"{task}-bc", f"bc_{task}", seed, words)
 
     def best_cloning(self, task: str) -> tuple[list[str], float]:
@@ -187,7 +199,7 @@ class Bench:
         found = []
         for number, words in enumerate(self.sweep):
             tried = [
-                self.policy(f"{task}-sweep{number:02d}", f"bc_{task}", seed, [self.shown(task, seed), *words])[
+                self.policy(f"{task}-sweep{number:02d}", f"bc_{task}", seed, [*self.shown(task, seed), *words])[
                     "success"
                 ]
                 for seed in VALIDATION[: 1 if self.quick else None]
@@ -199,6 +211,7 @@ class Bench:
 
 PARTS: dict[str, str] = {
     "rlpd": "RLPD on a learned reward",
+    "plain": "RLPD on it without cloning beside",
     "bc": "cloning",
     "sac": "SAC without demonstrations",
     "oracle": "RLPD on the simulator's verdict",
@@ -250,6 +263,7 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", choices=list(TARGETS), default=list(TARGETS))
     parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--demonstrations", type=int, choices=range(1, 21), metavar="N", default=20, help="of 20")
     parser.add_argument("--threads", type=int, default=0, help="of each run; 0 takes every core")
     parser.add_argument("--quick", action="store_true", help="see that it works; the numbers say nothing")
     parser.add_argument("--folder", type=Path, help="keep all here; what is there is not made again")
@@ -257,7 +271,7 @@ def main() -> None:
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="plaudit-bench-") as scratch:
         folder = (args.folder or Path(scratch)) / ("quick" if args.quick else "")
-        bench = Bench(folder, [f"runtime.threads={args.threads}"], args.quick)
+        bench = Bench(folder, [f"runtime.threads={args.threads}"], args.quick, args.demonstrations)
         for task in args.tasks:
             found = {part: [getattr(bench, part)(task, seed) for seed in args.seeds] for part in args.parts}
             rows += rows_of(task, found)

@@ -235,7 +235,7 @@ def test_cloning_is_tuned_on_the_mean_of_other_seeds(monkeypatch: pytest.MonkeyP
         asked.append(seed)
         return {"success": 0.9 if "sweep03" in name else (0.95 if seed == 100 else 0.1)}
 
-    monkeypatch.setattr(bench, "shown", lambda task, seed: f"demonstrations of {seed}")
+    monkeypatch.setattr(bench, "shown", lambda task, seed: [f"demonstrations of {seed}"])
     monkeypatch.setattr(bench, "policy", policy)
     assert bench.best_cloning("pick_cube") == (demonstrated.SWEEP[3], 0.9)
     assert set(asked) == set(demonstrated.VALIDATION) and not set(asked) & {0, 1, 2}
