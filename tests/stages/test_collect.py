@@ -24,7 +24,7 @@ from plaudit.cli import main
 from plaudit.envs.mujoco.task import ArmTask
 from plaudit.episodes import EpisodeStore, tensors
 from plaudit.episodes.formats import load_episodes
-from plaudit.errors import EnvError
+from plaudit.errors import ConfigError, EnvError
 
 KEYS = "reward.data_collection"
 SMALL = [
@@ -276,6 +276,19 @@ def test_an_env_that_tells_no_success_is_said_to(
     code, wrong, _ = run(capsys, *words, "--quiet")
     assert code == 1 and "gym:Silent-v0 does not tell success" in wrong["error"]
     assert "env.cfg.success_key may name the right key of its info: reward_ctrl, reward_dist." in wrong["error"]
+
+
+@pytest.mark.parametrize("training", ["", "reward.collect_data=true"])
+def test_a_camera_that_is_not_there_is_told_of_by_the_key_that_named_it(
+    training: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build(env_id: str, keys: dict[str, Any], *_: Any, **__: Any) -> Any:
+        raise ConfigError(f"env.cfg.cameras: unknown camera '{keys['cameras'][0]}'; it has base_camera.")
+
+    monkeypatch.setattr("plaudit.stages.common.build_env", build)
+    words = ["train" if training else "collect", "maniskill_ppo_mlp", f"{KEYS}.image_keys=[wrist]", "--quiet"]
+    code, wrong, _ = run(capsys, *words, *([training] if training else [f"{KEYS}.actors=[{{kind: random}}]"]))
+    assert code == 2 and wrong["error"] == f"{KEYS}.image_keys: unknown camera 'wrist'; it has base_camera."
 
 
 def test_what_was_collected_before_an_env_failed_is_kept(

@@ -13,11 +13,10 @@ from plaudit.config.checks import env_cfg
 from plaudit.config.load import save_config
 from plaudit.config.rewards import ActorConfig
 from plaudit.config.schema import Config
-from plaudit.envs.registry import build_env
 from plaudit.episodes import EpisodeStore
 from plaudit.errors import ConfigError, EnvError, PlauditError
 from plaudit.stages.collecting import DataSet, collecting, draw_sheet, fresh_seed
-from plaudit.stages.common import checkpoint_of, load, load_policy, run_folder, set_up, with_cameras
+from plaudit.stages.common import build_collecting_env, checkpoint_of, load, load_policy, run_folder, set_up
 
 if TYPE_CHECKING:
     import torch
@@ -196,10 +195,10 @@ def _collect_by_training(config: Config, otherwise: Path, quiet: bool) -> dict[s
 
 
 def _build_env(config: Config, device: torch.device) -> VecEnv:
-    keys = with_cameras(config, env_cfg(config, "train"))
+    keys = env_cfg(config, "train")
     if config.reward.data_collection.num_envs is not None and "num_envs" in keys:
         keys["num_envs"] = config.reward.data_collection.num_envs
-    return build_env(config.env.id, keys, device, threads=config.runtime.threads)
+    return build_collecting_env(config, keys, device)
 
 
 def _actors(config: Config, env: VecEnv) -> list[Actor]:

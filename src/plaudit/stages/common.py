@@ -143,17 +143,28 @@ def build_envs_for(
     """The envs for `train` or `eval`, closed when `stack` is; with a reward model, of the cameras that it looks at."""
     keys = env_cfg(config, "train" if use == "train" else "eval")
     if use == "train" and config.reward.collect_data:
-        keys = with_cameras(config, keys)
-    elif artifact is not None:
-        keys = with_reward_cameras(config, keys, artifact)
-    env = build_env(config.env.id, keys, device, threads=config.runtime.threads)
+        env = build_collecting_env(config, keys, device)
+    else:
+        keys = keys if artifact is None else with_reward_cameras(config, keys, artifact)
+        env = build_env(config.env.id, keys, device, threads=config.runtime.threads)
     stack.callback(env.close)
     if use == "train" and not config.runtime.headless:
         env.open_viewer()
     return env
 
 
-def with_cameras(config: Config, keys: dict[str, Any]) -> dict[str, Any]:
+def build_collecting_env(config: Config, keys: dict[str, Any], device: torch.device) -> VecEnv:
+    """Envs with `env.cfg` as in `keys`, which render what is to be collected."""
+    try:
+        return build_env(config.env.id, _with_cameras(config, keys), device, threads=config.runtime.threads)
+    except ConfigError as error:
+        chosen, told = config.reward.data_collection.image_keys, str(error)
+        if chosen is None or not told.startswith("env.cfg.cameras:"):
+            raise
+        raise ConfigError(told.replace("env.cfg.cameras", "reward.data_collection.image_keys", 1)) from error
+
+
+def _with_cameras(config: Config, keys: dict[str, Any]) -> dict[str, Any]:
     """`env.cfg` of an env that renders what is to be collected, where it has keys for that.
 
     Where the pictures are observations too, they stay as the policy knows them.
