@@ -110,6 +110,16 @@ def test_before_learning_starts_actions_are_any() -> None:
     assert sac.update() == {"updates": 0.0, "replay_size": 800.0}
 
 
+def test_a_policy_that_has_been_taught_acts_from_the_first_step_on() -> None:
+    trainer = make_trainer(num_envs=8, sac={"learning_starts": 800}, rollout_steps=100, iterations=1)
+    sac, acted = sac_of(trainer), []
+    sac.from_scratch = False
+    act = sac.policy.act
+    sac.policy.act = lambda *args, **keys: acted.append(1) or act(*args, **keys)  # type: ignore[method-assign, func-returns-value]
+    trainer.train()
+    assert len(acted) == 100 and sac.pace.updates == 0
+
+
 def shown(value: float) -> Replay:
     """Demonstrations whose actions are all `value`."""
     replay = Replay(64, 1, 1, 1)

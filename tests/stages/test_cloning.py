@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from plaudit.cli import main
+from plaudit.rl.algorithms.sac import SAC
 
 SMALL = [
     "env.cfg.num_envs=2",
@@ -45,6 +46,20 @@ def test_demonstrations_are_collected_cloned_and_reported(
     shutil.rmtree("data")
     resumed, _ = run(capsys, "train", "--resume", trained["run"], "runtime.iterations=6")
     assert (resumed["steps"], resumed["exact_resume"]) == (30, True)
+    acts = []
+    monkeypatch.setattr(SAC, "_act", lambda sac, obs, envs: acts.append(sac.from_scratch) or sac.policy.act(obs))
+    learns = ["reward.use_reward_model=false", "~algorithm.cfg.demonstrations", "~algorithm.cfg.num_demonstrations"]
+    run(
+        capsys,
+        "train",
+        "rlpd_pick_cube",
+        *SMALL,
+        *learns,
+        "algorithm.cfg.cloning=0",
+        "runtime.iterations=1",
+        f"runtime.resume={trained['run']}",
+    )
+    assert acts and not any(acts)
     page = Path(run(capsys, "report", trained["run"])[0]["report"]).read_text()
     assert "taught by demonstrations alone" in page and "gradient steps" in page and "env steps" not in page
 

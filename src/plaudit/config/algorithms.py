@@ -101,7 +101,7 @@ class SACConfig:
     batch_size: int = 256  # Transitions in a gradient step.
     update_ratio: float = 1.0  # Gradient steps for each env step, all envs counted; 0.25 is one for every four.
     actor_interval: int = 1  # Gradient steps of the critics for each one of actor and temperature.
-    learning_starts: int = 1000  # Env steps, acted at random, before learning begins.
+    learning_starts: int = 1000  # Env steps before learning begins, acted at random, or as runtime.resume does.
     tau: float = 0.005  # How far the target networks follow in a step.
     min_critics: int = 2  # Target critics, drawn anew for each step, of which the least is believed.
     actor_critics: Literal["min", "mean"] = "min"  # What the actor climbs: the least critic, or all of them together.

@@ -101,6 +101,7 @@ def _train(
     with ExitStack() as stack:
         env, eval_env = (build_envs_for(config, use, device, stack, artifact) for use in ("train", "eval"))
         policy, algorithm = build_learner(config, env, device)
+        algorithm.from_scratch = config.runtime.resume is None
         if config.runtime.mode == "async":
             algorithm = learn_elsewhere(config, algorithm, env, learns_on, stack)
         reward = None if artifact is None else Rewarding.build(config, artifact, env, device)

@@ -156,8 +156,8 @@ class SAC(BaseAlgorithm):
         return self.policy.digest(obs) if self._digests else obs
 
     def _act(self, obs: PolicyObs, num_envs: int) -> torch.Tensor:
-        """Actions to explore with: at first any, then the actor's."""
-        if self.pace.steps >= self.cfg.learning_starts:
+        """Actions to explore with: at first any, unless the policy has been taught, then the actor's."""
+        if not self.from_scratch or self.pace.steps >= self.cfg.learning_starts:
             return self.policy.act(obs)
         return self.policy.to_space(torch.rand(num_envs, len(self.policy.reach), device=self.device) * 2.0 - 1.0)
 
