@@ -4,7 +4,7 @@ Simulation and rendering use every core while they run, and torch uses one: the 
 control are small, and a second torch thread that spins while the simulator works makes both many times slower. Where a
 policy looks at pictures there is enough to share, and torch uses every core in its turn. So it does in a fit, which has
 no simulator beside it, divided between the processes that fit together. Where one process learns while another acts,
-nobody takes turns: learning has one core, and acting the others.
+nobody takes turns: learning has one core, or from pictures half of them, and acting the others.
 """
 
 from __future__ import annotations
@@ -54,11 +54,18 @@ def simulation_threads(requested: int = 0) -> int:
     return requested if requested > 0 else cores()
 
 
-def acting_threads(requested: int = 0) -> int:
+def acting_threads(requested: int = 0, *, looks: bool = False) -> int:
     """Threads for stepping, rendering and scoring while another process learns: what was asked for, or every core but
-    the one that it needs.
+    those that it needs.
     """
-    return requested if requested > 0 else max(1, cores() - 1)
+    return requested if requested > 0 else max(1, cores() - learning_apart_threads(looks=looks))
+
+
+def learning_apart_threads(requested: int = 0, *, looks: bool = False) -> int:
+    """Threads of torch in a process that learns while another one acts: one; where the policy `looks` at pictures what
+    was asked for, or half of the cores.
+    """
+    return (requested if requested > 0 else max(1, cores() // 2)) if looks else 1
 
 
 def learning_threads(requested: int = 0, *, looks: bool = False) -> int:

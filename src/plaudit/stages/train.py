@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plaudit.compute import learning_threads
+from plaudit.compute import learning_apart_threads, learning_threads
 from plaudit.config.convert import to_dict
 from plaudit.config.load import save_config
 from plaudit.config.schema import Config
@@ -96,14 +96,15 @@ def _train(
     whole = config
     device = learns_on = set_up(config, learning_threads(config.runtime.threads, looks=_looks(config)))
     if config.runtime.mode == "async":
-        config, device = beside_learning(config)
+        config, device = beside_learning(config, looks=_looks(config))
     artifact = load_reward(config, checkpoint)
     with ExitStack() as stack:
         env, eval_env = (build_envs_for(config, use, device, stack, artifact) for use in ("train", "eval"))
         policy, algorithm = build_learner(config, env, device)
         algorithm.from_scratch = config.runtime.resume is None
         if config.runtime.mode == "async":
-            algorithm = learn_elsewhere(config, algorithm, env, learns_on, stack)
+            threads = learning_apart_threads(whole.runtime.threads, looks=_looks(config))
+            algorithm = learn_elsewhere(config, algorithm, env, learns_on, threads, stack)
         reward = None if artifact is None else Rewarding.build(config, artifact, env, device)
         if checkpoint is None:
             _start(policy, config.runtime.resume)

@@ -46,6 +46,7 @@ class Actor(BaseAlgorithm):
         env: The envs that are acted in, or others like them.
         policy: How the policy was built.
         device: Where is learned.
+        threads: Of torch there.
         seed: Of the run.
         imports: Modules that register what the policy needs.
     """
@@ -59,12 +60,14 @@ class Actor(BaseAlgorithm):
         policy: PolicyConfig,
         *,
         device: torch.device | str = "cpu",
+        threads: int = 1,
         seed: int = 0,
         imports: Sequence[str] = (),
     ) -> None:
         self.sac, self.policy, self.wants = sac, sac.policy, sac.wants
         self.spaces = env.observation_space, env.action_space
-        self.policy_config, self.learns_on, self.seed, self.imports = policy, str(device), seed, imports
+        self.policy_config, self.learns_on, self.threads = policy, str(device), threads
+        self.seed, self.imports = seed, imports
         self.memory = SharedMemory()
         self._process: LearningProcess | None = None
         self._random: dict[str, Any] | None = None
@@ -104,6 +107,7 @@ class Actor(BaseAlgorithm):
                 learning=sac.hand_over(),
                 ring=Ring.of(sac.buffer, files=sac.cfg.storage == "disk"),
                 device=self.learns_on,
+                threads=self.threads,
                 folder=self.folder,
                 seed=self.seed + pace.steps,
                 random=self._random,

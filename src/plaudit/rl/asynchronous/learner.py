@@ -79,6 +79,7 @@ class Job:
         learning: What SAC has learned so far, and remembers.
         ring: The replay.
         device: To learn on.
+        threads: Of torch.
         folder: For what is too large for a checkpoint; `None` keeps nothing.
         seed: Of everything random, where nothing is to be gone on with.
         random: State of chance that is gone on with, or `None`.
@@ -91,6 +92,7 @@ class Job:
     learning: Learning
     ring: Ring
     device: str
+    threads: int
     folder: Path | None
     seed: int
     random: dict[str, Any] | None

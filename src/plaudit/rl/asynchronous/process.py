@@ -260,7 +260,7 @@ def work(pipe: int, memory: int) -> None:
         sys.path[:] = begin.path
         for module in begin.imports:
             importlib.import_module(module)
-        claim_threads(1)
+        claim_threads(begin.job.threads)
         _serve(Learner(begin.job, SharedMemory(memory, begin.places)), line)
     except _Alone:
         logger.handlers = [logging.StreamHandler()]
