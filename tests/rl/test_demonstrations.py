@@ -63,6 +63,14 @@ def test_successes_are_chosen_in_order() -> None:
         chosen(Source(source.episodes[:1]), None)
 
 
+def test_failures_are_chosen_too_where_they_are_wanted() -> None:
+    source = Source([episode("a", success=False), episode("b"), episode("c", success=False)])
+    assert [one.id for one in chosen(source, None, "success_at_end", failures=True)] == ["a", "b", "c"]
+    assert [one.id for one in chosen(source, 2, failures=True)] == ["a", "b"]
+    with pytest.raises(DataError, match=r"'somewhere' has 3 episodes, but 4 are wanted"):
+        chosen(source, 4, failures=True)
+
+
 def test_where_the_end_counts_those_come_first_that_end_in_success(caplog: pytest.LogCaptureFixture) -> None:
     left = episode("left", labels=np.array([0, 1, 1, 0], np.int8))  # A success that was not held.
     source = Source([left, episode("a", success=False), episode("held"), replace(left, id="again"), episode("last")])

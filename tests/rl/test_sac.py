@@ -21,6 +21,7 @@ from plaudit.envs.probes import ActionReward, Probe, Timeout
 from plaudit.errors import CheckpointError, ConfigError, NonFiniteError, PlauditError
 from plaudit.rl import Trainer, build_algo, checkpoint
 from plaudit.rl.algorithms import sac as module
+from plaudit.rl.algorithms.base import Wanted
 from plaudit.rl.replay import Replay
 from plaudit.rl.sac_policy import SACPolicy
 
@@ -150,6 +151,10 @@ def test_what_cannot_work_is_refused() -> None:
         make_sac(env, {"min_critics": 3})
     with pytest.raises(ConfigError, match=r"storage is 'disk', but this run has no folder"):
         make_trainer(sac={"storage": "disk"})
+    wrong = {"demonstrations": "somewhere", "demonstration_outcome": "any"}
+    assert make_sac(env, wrong).wants == Wanted("somewhere", failures=True)
+    with pytest.raises(ConfigError, match=r"cloning: must be 0 where demonstration_outcome is 'any'"):
+        make_sac(env, {**wrong, "cloning": 1.0})
 
 
 def test_a_rollout_must_not_overtake_itself_in_the_ring() -> None:

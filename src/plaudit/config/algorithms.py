@@ -50,6 +50,9 @@ class PPOConfig:
     batch_size: int = 256  # Samples in a minibatch.
     gamma: float = 0.99  # Discount.
     gae_lambda: float = 0.95  # Trace decay of generalised advantage estimation.
+    bootstrap_timeouts: bool = (
+        True  # Count what would follow a time limit; false where only an episode's outcome does.
+    )
     clip_coef: float = 0.2  # Range of the probability ratio.
     clip_value: float | None = None  # Range of the value's change in one update; null does not clip.
     ent_coef: float = 0.0  # Weight of the entropy bonus.
@@ -112,8 +115,9 @@ class SACConfig:
     image_shift: int = 0  # Pixels, at most, by which pictures are moved whenever they are learned from (DrQ).
     capacity: int = 1_000_000  # Transitions that are kept; each episode takes the place of one more.
     storage: Literal["memory", "disk"] = "memory"  # disk: files of the run that are mapped, for more than memory has.
-    demonstrations: str | None = None  # A data set in any layout that is known, of which successes are learned from.
-    num_demonstrations: int | None = None  # How many episodes of it; null takes all successes.
+    demonstrations: str | None = None  # A data set in any layout that is known, whose episodes are learned from.
+    num_demonstrations: int | None = None  # How many episodes of it; null takes all there are.
+    demonstration_outcome: Literal["success", "any"] = "success"  # any: failures too, with the rewards that they get.
     demonstration_share: float = 0.5  # Of every batch, while there are demonstrations.
     cloning: float = 0.0  # Weight of the squared error to what was shown, beside what the critics say of an action.
 
@@ -135,6 +139,8 @@ class SACConfig:
         require(self.capacity >= self.batch_size, "capacity", "must be at least batch_size")
         require(0 < self.demonstration_share < 1, "demonstration_share", "must be greater than 0 and less than 1")
         require(0 <= self.cloning < math.inf, "cloning", "must not be negative or infinite")
+        good = self.cloning == 0 or self.demonstration_outcome == "success"
+        require(good, "cloning", "must be 0 where demonstration_outcome is 'any': failures should not be cloned")
         given = self.demonstrations is not None
         require(
             given or self.num_demonstrations is None, "num_demonstrations", "needs demonstrations, which names none"
@@ -155,7 +161,7 @@ class BCConfig:
     (`eval_freq`, `save_freq`) it counts in gradient steps.
     """
 
-    demonstrations: str = REQUIRED  # A data set in any layout that is known, of which successes are learned from.
+    demonstrations: str = REQUIRED  # A data set in any layout that is known, whose episodes are learned from.
     num_demonstrations: int | None = None  # How many episodes of it; null takes all successes.
     learning_rate: float = 1e-3  # Adam's step size.
     batch_size: int = 256  # Transitions in a gradient step.

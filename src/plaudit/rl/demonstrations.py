@@ -27,20 +27,24 @@ Told = dict[str, torch.Tensor]
 """`reward` (T,) and the replay's extras (T, ...) of an episode."""
 
 
-def chosen(source: EpisodeSource, count: int | None, headline: Headline = "success_once") -> list[Episode]:
-    """The first `count` successes, in the source's order; all of them by default.
+def chosen(
+    source: EpisodeSource, count: int | None, headline: Headline = "success_once", *, failures: bool = False
+) -> list[Episode]:
+    """The first `count` successes, in the source's order; all of them by default. With `failures`, the first `count`
+    episodes of any kind.
 
     Where the success of an episode is that of its end, those come first that end in success; the others, which teach to
     leave it again, only as far as a `count` needs them, and that is said.
     """
-    found = [(place, one) for place, one in enumerate(source.summaries()) if one.positive]
-    fine = {place: headline == "success_once" or ends_in_success(one.labels) for place, one in found}
+    found = [(place, one) for place, one in enumerate(source.summaries()) if one.positive or failures]
+    once = failures or headline == "success_once"
+    fine = {place: once or ends_in_success(one.labels) for place, one in found}
     good, others = ([place for place, one in fine.items() if one is wanted] for wanted in (True, False))
     places = good if count is None else (good + others)[:count]
     if not places or (count is not None and len(places) < count):
-        what = "successes" if headline == "success_once" else "episodes that end in success"
+        there = f"{len(good)} {'successes' if once else 'episodes that end in success'} in " if not failures else ""
         raise DataError(
-            f"'{source.path}' has {len(good)} {what} in {len(source)} episodes, but "
+            f"'{source.path}' has {there}{len(source)} episodes, but "
             f"{count or 'at least one'} {'are' if count else 'is'} wanted (algorithm.cfg.num_demonstrations)."
         )
     if len(places) > len(good):

@@ -47,19 +47,20 @@ def pick(algorithm: BaseAlgorithm, env: VecEnv, manager: RewardManager | None) -
     """
     from plaudit.episodes.formats import load_episodes
 
-    if algorithm.wants is None:
+    wants = algorithm.wants
+    if wants is None:
         return []
-    place = Path(algorithm.wants.place)
+    place = Path(wants.place)
     if not place.exists():
         raise DataError(
             f"algorithm.cfg.demonstrations: there is nothing at '{place}'. Collect some with plaudit collect, or name "
             "another data set."
         )
-    episodes = chosen(load_episodes(place), algorithm.wants.episodes, env.headline)
+    episodes = chosen(load_episodes(place), wants.episodes, env.headline, failures=wants.failures)
     for episode in episodes:
         check(episode, env.observation_space, env.action_space)
-        _check_same_rules(episode, env, manager, algorithm.wants.rewarded)
-        cameras = () if manager is None or not algorithm.wants.rewarded else manager.artifact.cameras
+        _check_same_rules(episode, env, manager, wants.rewarded)
+        cameras = () if manager is None or not wants.rewarded else manager.artifact.cameras
         if missing := [camera for camera in cameras if camera not in episode.frames]:
             raise DataError(
                 f"demonstration '{episode.id}' has no pictures of '{missing[0]}', which the reward model looks at."

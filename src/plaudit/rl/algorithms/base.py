@@ -31,11 +31,13 @@ class Wanted(NamedTuple):
         place: A data set.
         episodes: How many of it; `None` for all that are good.
         rewarded: Whether their rewards are learned from; else they need have none.
+        failures: Whether those that fail are good too.
     """
 
     place: str
     episodes: int | None = None
     rewarded: bool = True
+    failures: bool = False
 
 
 class BaseAlgorithm(ABC):

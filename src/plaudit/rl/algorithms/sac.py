@@ -71,7 +71,8 @@ class SAC(BaseAlgorithm):
         self.learner = SACLearner(cfg, policy)
         self.pace = Pace(cfg.update_ratio, cfg.learning_starts)
         if cfg.demonstrations is not None:
-            self.wants = Wanted(cfg.demonstrations, cfg.num_demonstrations)
+            failures = cfg.demonstration_outcome == "any"
+            self.wants = Wanted(cfg.demonstrations, cfg.num_demonstrations, failures=failures)
         self.demonstrations: Replay | None = None
         self._keeper: Keeper | None = None
         self._shown: Keeper | None = None
