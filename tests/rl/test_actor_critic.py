@@ -182,3 +182,12 @@ def test_squash_needs_bounds() -> None:
     net = {"type": "mlp"}
     with pytest.raises(ConfigError, match="finite bounds"):
         build_policy({"name": "actor_critic", "cfg": {"squash": True}, "actor": net, "critic": net}, box(3), box(2))
+
+
+def test_noise_of_a_policy_that_is_taken_over_can_be_narrowed() -> None:
+    left, narrowed = make(False), make(False, resume_log_std=-0.5)
+    for policy in (left, narrowed):
+        policy.take_over()
+    assert left.log_std.tolist() == pytest.approx([-1.0, 0.3, 0.0]) and narrowed.log_std.tolist() == [-1.0, -0.5, -0.5]
+    with pytest.raises(ValueError, match="must be finite"):
+        ActorCriticConfig(resume_log_std=float("nan"))

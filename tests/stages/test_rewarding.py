@@ -82,13 +82,18 @@ def test_a_run_may_start_from_another_ones_policy(
     words = ["train", "push_cube", *SMALL, "runtime.iterations=1", f"runtime.output_dir={tmp_path}"]
     _, first, _ = run(capsys, *words, artifact, "reward.use_reward_model=false")
     code, second, said = run(
-        capsys, *words, artifact, f"runner.resume_dir={first['run']}", "algorithm.cfg.learning_rate=1e-12"
+        capsys,
+        *words,
+        artifact,
+        f"runner.resume_dir={first['run']}",
+        "algorithm.cfg.learning_rate=1e-12",
+        "policy.cfg.resume_log_std=-1.5",
     )
     assert code == 0
     assert f"starting from the policy of {first['run']}" in said
     assert second["steps"] == 64
     start, end = (torch.load(Path(one["run"]) / "checkpoints" / "best.pt")["policy"] for one in (first, second))
-    assert torch.allclose(start["log_std"], end["log_std"], atol=1e-6)
+    assert start["log_std"].min() > -1 and torch.allclose(end["log_std"], torch.tensor(-1.5), atol=1e-6)
     assert all(torch.allclose(start[name], end[name], atol=1e-6) for name in start if "actor" in name)
 
 

@@ -33,11 +33,14 @@ class ActorCriticConfig(EncoderConfig):
 
     squash: bool = False  # tanh-squashed Gaussian instead of a plain one (whose samples the env clips).
     init_log_std: float = -0.5  # Logarithm of the first standard deviation, in units of the action range's half.
+    resume_log_std: float | None = None  # What a policy of runtime.resume begins with at most; null: with its own.
     normalize_obs: bool = True  # Keep running mean and variance of vector observations, saved with the model.
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(math.isfinite(self.init_log_std), "init_log_std", "must be finite")
+        for key in ("init_log_std", "resume_log_std"):
+            value = getattr(self, key)
+            require(value is None or math.isfinite(value), key, "must be finite")
 
 
 @dataclass(frozen=True)

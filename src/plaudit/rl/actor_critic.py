@@ -74,6 +74,11 @@ class ActorCritic(BoxPolicy):
         self.register_buffer("weights", torch.as_tensor(scaled, dtype=torch.float32), persistent=False)
         self.to(self.device)
 
+    @torch.no_grad()
+    def take_over(self) -> None:
+        if self.config.resume_log_std is not None:
+            self.log_std.clamp_(max=self.config.resume_log_std)
+
     @classmethod
     def build(
         cls,

@@ -162,6 +162,7 @@ def _start(policy: Policy, other: str | None) -> None:
         return
     checkpoint = checkpoint_of(Path(other))
     load_policy(policy, checkpoint)
+    policy.take_over()
     logger.info("starting from the policy of %s", checkpoint)
 
 
