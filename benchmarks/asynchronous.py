@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 import statistics
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 from measure import Row, main, say
-from plaudit.compute import acting_threads, claim_threads, learning_threads
+from plaudit.compute import apart_threads, claim_threads, learning_threads
 from plaudit.config.schema import RuntimeConfig
 from plaudit.envs.base import Step, VecEnv
 from plaudit.envs.registry import build_env
@@ -45,6 +45,9 @@ PLENTY = 200.0
 SEEDS = (0, 1, 2)
 
 EPISODES = 256
+
+WORSE = 0.05
+"""By how much success may fall behind that of taking turns, in the mean of the seeds, and count as good as that."""
 
 
 class Clocked(EnvWrapper):
@@ -122,6 +125,18 @@ class Outcome:
     updates: int
 
 
+class Live(NamedTuple):
+    """Of one seed on the arm: deadlines missed, seconds of the slowest action, the learner's idle share, what came of
+    it, and what comes of taking turns.
+    """
+
+    missed: int
+    longest: float
+    idle: float
+    apart: Outcome
+    turns: Outcome
+
+
 def train(
     data: Path, env: VecEnv, words: Sequence[str], steps: int, *, apart: bool, finishes: bool = True, seed: int = 0
 ) -> Outcome:
@@ -134,7 +149,7 @@ def train(
     policy = build_policy(config.policy, env.observation_space, env.action_space)
     sac = build_algo("sac", config.algorithm.cfg, policy)
     assert isinstance(sac, SAC)
-    actor = Actor(sac, env, config.policy) if apart else None
+    actor = Actor(sac, env, config.policy, seed=seed) if apart else None
     meter = Meter()
     rollout = config.runtime.rollout_steps
     iterations = -(-steps // (rollout * env.num_envs)) if finishes else 10**9
@@ -159,7 +174,7 @@ def train(
         if actor is not None:
             actor.close()
     judge = arms(64)
-    success = evaluate(policy, judge, EPISODES, seed=1).metrics["success_at_end"]
+    success = evaluate(policy, judge, EPISODES, seed=1000 + seed).metrics["success_at_end"]
     judge.close()
     return Outcome(meter, success, done)
 
@@ -169,11 +184,12 @@ def arms(count: int, threads: int = 0) -> VecEnv:
     return build_env("PickCube", {"num_envs": count, "reward_mode": "sparse"}, threads=threads)
 
 
-def real_time(data: Path, seconds: float, seeds: Sequence[int]) -> list[Row]:
-    """One arm at 10 Hz, seed after seed."""
-    found = [at_ten_hertz(data, seconds, seed) for seed in seeds]
-    missed, longest, idle = (max(column) for column in zip(*(one[:3] for one in found), strict=True))
-    pairs = [one[3:] for one in found]
+def real_time(data: Mapping[int, Path], seconds: float) -> list[Row]:
+    """One arm at 10 Hz, seed after seed, each with demonstrations of its own."""
+    found = [at_ten_hertz(place, seconds, seed) for seed, place in data.items()]
+    missed = sum(one.missed for one in found)
+    longest, idle = max(one.longest for one in found), max(one.idle for one in found)
+    pairs = [(one.apart, one.turns) for one in found]
     successes = [statistics.mean(outcome.success for outcome in side) for side in zip(*pairs, strict=True)]
     each = "; ".join(
         f"{a.success:.1%} and {b.success:.1%} after {a.updates:,} and {b.updates:,} gradient steps" for a, b in pairs
@@ -188,16 +204,14 @@ def real_time(data: Path, seconds: float, seeds: Sequence[int]) -> list[Row]:
             "",
             "taking turns",
             successes[1],
-            target=_no_less(successes[1], len(seeds) * EPISODES),
+            target=successes[1] - WORSE,
             note=f"{seconds * HZ:,.0f} env steps, {EPISODES} episodes; by seed: {each}",
         ),
     ]
 
 
-def at_ten_hertz(data: Path, seconds: float, seed: int) -> tuple[int, float, float, Outcome, Outcome]:
-    """One arm: deadlines missed, the slowest action's seconds, the learner's idle share, and what came of it, beside
-    what comes of taking turns.
-    """
+def at_ten_hertz(data: Path, seconds: float, seed: int) -> Live:
+    """One arm, and as many gradient steps in turns."""
     say(f"one arm at {HZ:g} Hz, for {seconds:g} s, seed {seed}")
     arm = Clocked(arms(1, threads=1))
     steps = int(seconds * HZ)
@@ -211,12 +225,7 @@ def at_ten_hertz(data: Path, seconds: float, seed: int) -> tuple[int, float, flo
     turns = train(data, alone, [*words, f"algorithm.cfg.update_ratio={ratio}"], steps, apart=False, seed=seed)
     alone.close()
     say(f"success {apart.success:.1%}, and {turns.success:.1%} taking turns; {arm.missed} deadlines missed")
-    return arm.missed, arm.longest, apart.meter.idle, apart, turns
-
-
-def _no_less(success: float, episodes: int) -> float:
-    """What another policy, as good as one of such a success, is at or above in 98 of 100 evaluations."""
-    return success - 2.0 * math.sqrt(2.0 * success * (1.0 - success) / episodes)
+    return Live(arm.missed, arm.longest, apart.meter.idle, apart, turns)
 
 
 def simulated(data: Path, steps: int) -> list[Row]:
@@ -224,7 +233,7 @@ def simulated(data: Path, steps: int) -> list[Row]:
     say(f"16 simulated arms, {steps:,} env steps")
     found = {}
     for name, apart in (("turns", False), ("apart", True)):
-        env = arms(16, threads=acting_threads() if apart else 0)
+        env = arms(16, threads=apart_threads()[0] if apart else 0)
         found[name] = train(data, env, [], steps, apart=apart)
         env.close()
     rows = []
@@ -239,10 +248,12 @@ def simulated(data: Path, steps: int) -> list[Row]:
 def benchmark(quick: bool) -> list[Row]:
     """Both."""
     with tempfile.TemporaryDirectory(prefix="plaudit-bench-") as scratch:
-        data = Path(scratch, "demonstrations")
-        collect(load(RECIPE, [f"reward.data_collection.save_dir={json.dumps(str(data))}"]), quiet=True)
-        rows = real_time(data, 60.0 if quick else 600.0, SEEDS[:1] if quick else SEEDS)
-        return [*rows, *simulated(data, 4000 if quick else 30_000)]
+        data = {}
+        for seed in SEEDS[:1] if quick else SEEDS:
+            data[seed] = Path(scratch, str(seed), "demonstrations")
+            words = [f"reward.data_collection.save_dir={json.dumps(str(data[seed]))}", f"runtime.seed={seed}"]
+            collect(load(RECIPE, words), quiet=True)
+        return [*real_time(data, 60.0 if quick else 600.0), *simulated(data[0], 4000 if quick else 30_000)]
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What a learned reward adds to 20 demonstrations: RLPD on it, beside cloning the same 20, and SAC without any.
 
-    python benchmarks/demonstrated.py --folder outputs/demonstrated             all of it: some three hours
+    python benchmarks/demonstrated.py --folder outputs/demonstrated             all of it: some four hours
     python benchmarks/demonstrated.py --tasks pick_cube --parts bc --seeds 0    a part of it
     python benchmarks/demonstrated.py --demonstrations 5                        with fewer
 
@@ -219,10 +219,9 @@ PARTS: dict[str, str] = {
 """Methods of `Bench`, in words."""
 
 
-def rows_of(task: str, found: dict[str, list[Result]]) -> list[Row]:
-    """Median and worst of a task, part after part."""
+def rows_of(task: str, found: dict[str, list[Result]], target: float | None) -> list[Row]:
+    """Median and worst of a task, part after part; `target` is RLPD's."""
     rows: list[Row] = []
-    target = TARGETS[task]
     success = {part: [run["success"] for run in runs] for part, runs in found.items()}
     for part, runs in found.items():
         name = f"{task}: {PARTS[part]}"
@@ -273,8 +272,9 @@ def main() -> None:
         folder = (args.folder or Path(scratch)) / ("quick" if args.quick else "")
         bench = Bench(folder, [f"runtime.threads={args.threads}"], args.quick, args.demonstrations)
         for task in args.tasks:
+            target = TARGETS[task] if args.demonstrations == 20 else None
             found = {part: [getattr(bench, part)(task, seed) for seed in args.seeds] for part in args.parts}
-            rows += rows_of(task, found)
+            rows += rows_of(task, found, target)
             if "bc" in found:
                 words, best = bench.best_cloning(task)
                 note = " ".join(word.removeprefix("algorithm.cfg.").removeprefix("policy.actor.") for word in words)

@@ -193,7 +193,7 @@ def test_what_a_learned_reward_adds_is_counted_seed_by_seed() -> None:
         return [{"success": one, "env_steps": steps, "seconds": seconds, "curve": curve} for one in success]
 
     found = {"rlpd": runs(0.95, 0.85, 0.92), "bc": runs(0.8, 0.84, 0.7, steps=0, seconds=9.0)}
-    rows = {row.name: row for row in demonstrated.rows_of("pick_cube", found)}
+    rows = {row.name: row for row in demonstrated.rows_of("pick_cube", found, 0.9)}
     of_rlpd = "pick_cube: RLPD on a learned reward: true success"
     assert (rows[f"{of_rlpd}, median"].value, rows[f"{of_rlpd}, median"].met) == (0.92, True)
     assert (rows[f"{of_rlpd}, worst"].value, rows[f"{of_rlpd}, worst"].met) == (0.85, False)

@@ -26,12 +26,10 @@ def test_a_policy_has_one_core_unless_it_looks_at_pictures() -> None:
 
 
 def test_who_acts_beside_a_learner_leaves_it_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert compute.acting_threads(3) == 3
+    assert compute.apart_threads(3) == (2, 1) and compute.apart_threads(4, looks=True) == (2, 2)
     for cores, acting, looking in ((1, 1, (1, 1)), (2, 1, (1, 1)), (8, 7, (4, 4)), (9, 8, (5, 4))):
         monkeypatch.setattr(compute, "cores", lambda cores=cores: cores)
-        assert (compute.acting_threads(), compute.learning_apart_threads()) == (acting, 1)
-        assert (compute.acting_threads(looks=True), compute.learning_apart_threads(looks=True)) == looking
-    assert compute.learning_apart_threads(3) == 1 and compute.learning_apart_threads(3, looks=True) == 3
+        assert compute.apart_threads() == (acting, 1) and compute.apart_threads(looks=True) == looking
 
 
 @pytest.mark.parametrize(

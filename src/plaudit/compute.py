@@ -54,18 +54,13 @@ def simulation_threads(requested: int = 0) -> int:
     return requested if requested > 0 else cores()
 
 
-def acting_threads(requested: int = 0, *, looks: bool = False) -> int:
-    """Threads for stepping, rendering and scoring while another process learns: what was asked for, or every core but
-    those that it needs.
+def apart_threads(requested: int = 0, *, looks: bool = False) -> tuple[int, int]:
+    """Threads of a process that acts, for stepping, rendering and scoring, and of torch in one that learns meanwhile:
+    what was asked for, or every core, of which learning has one, or half where it `looks` at pictures.
     """
-    return requested if requested > 0 else max(1, cores() - learning_apart_threads(looks=looks))
-
-
-def learning_apart_threads(requested: int = 0, *, looks: bool = False) -> int:
-    """Threads of torch in a process that learns while another one acts: one; where the policy `looks` at pictures what
-    was asked for, or half of the cores.
-    """
-    return (requested if requested > 0 else max(1, cores() // 2)) if looks else 1
+    there = requested if requested > 0 else cores()
+    learning = max(1, there // 2) if looks else 1
+    return max(1, there - learning), learning
 
 
 def learning_threads(requested: int = 0, *, looks: bool = False) -> int:

@@ -63,10 +63,13 @@ def test_successes_are_chosen_in_order() -> None:
         chosen(Source(source.episodes[:1]), None)
 
 
-def test_failures_are_chosen_too_where_they_are_wanted() -> None:
+def test_failures_are_chosen_too_where_they_are_wanted(caplog: pytest.LogCaptureFixture) -> None:
     source = Source([episode("a", success=False), episode("b"), episode("c", success=False)])
     assert [one.id for one in chosen(source, None, "success_at_end", failures=True)] == ["a", "b", "c"]
     assert [one.id for one in chosen(source, 2, failures=True)] == ["a", "b"]
+    assert not caplog.messages
+    assert [one.id for one in chosen(source, 1, failures=True)] == ["a"]
+    assert "none of the 1 that are taken of 'somewhere' is a success" in caplog.text
     with pytest.raises(DataError, match=r"'somewhere' has 3 episodes, but 4 are wanted"):
         chosen(source, 4, failures=True)
 

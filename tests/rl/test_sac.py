@@ -121,6 +121,18 @@ def test_a_policy_that_has_been_taught_acts_from_the_first_step_on() -> None:
     assert len(acted) == 100 and sac.pace.updates == 0
 
 
+def test_noise_of_a_policy_that_is_taken_over_can_be_set() -> None:
+    env = build_env("probe/ObsActionReward", {"num_envs": 2})
+    policy = make_sac(env, policy={"resume_log_std": -3.0}).policy
+    obs = torch.randn(4096, 1)
+    policy.requires_grad_(False)
+    before = policy.act(obs, deterministic=True)
+    policy.take_over()
+    assert torch.equal(policy.act(obs, deterministic=True), before)
+    off = policy.act(obs).atanh() - before.atanh()
+    assert abs(float(off.std().log()) + 3.0) < 0.1
+
+
 def shown(value: float) -> Replay:
     """Demonstrations whose actions are all `value`."""
     replay = Replay(64, 1, 1, 1)
@@ -153,7 +165,9 @@ def test_what_cannot_work_is_refused() -> None:
         make_trainer(sac={"storage": "disk"})
     wrong = {"demonstrations": "somewhere", "demonstration_outcome": "any"}
     assert make_sac(env, wrong).wants == Wanted("somewhere", failures=True)
-    with pytest.raises(ConfigError, match=r"cloning: must be 0 where demonstration_outcome is 'any'"):
+    with pytest.raises(ConfigError, match=r"demonstration_outcome: needs demonstrations, which names none"):
+        make_sac(env, {"demonstration_outcome": "any"})
+    with pytest.raises(ConfigError, match=r"cloning: must be 0 with demonstration_outcome any"):
         make_sac(env, {**wrong, "cloning": 1.0})
 
 

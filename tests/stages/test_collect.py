@@ -278,17 +278,25 @@ def test_an_env_that_tells_no_success_is_said_to(
     assert "env.cfg.success_key may name the right key of its info: reward_ctrl, reward_dist." in wrong["error"]
 
 
-@pytest.mark.parametrize("training", ["", "reward.collect_data=true"])
+@pytest.mark.parametrize("command", ["collect", "train"])
 def test_a_camera_that_is_not_there_is_told_of_by_the_key_that_named_it(
-    training: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [command, "pendulum", f"{KEYS}.save_dir={tmp_path}", "reward.collect_data=true", "--quiet"]
+    code, wrong, _ = run(capsys, *words, f"{KEYS}.image_keys=[wrist]", f"{KEYS}.actors=[{{kind: random}}]")
+    assert code == 2 and wrong["error"].startswith(f"{KEYS}.image_keys: gym:Pendulum-v1 has no camera 'wrist'")
+
+
+def test_where_pictures_are_observed_their_cameras_are_told_of(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def build(env_id: str, keys: dict[str, Any], *_: Any, **__: Any) -> Any:
         raise ConfigError(f"env.cfg.cameras: unknown camera '{keys['cameras'][0]}'; it has base_camera.")
 
     monkeypatch.setattr("plaudit.stages.common.build_env", build)
-    words = ["train" if training else "collect", "maniskill_ppo_mlp", f"{KEYS}.image_keys=[wrist]", "--quiet"]
-    code, wrong, _ = run(capsys, *words, *([training] if training else [f"{KEYS}.actors=[{{kind: random}}]"]))
-    assert code == 2 and wrong["error"] == f"{KEYS}.image_keys: unknown camera 'wrist'; it has base_camera."
+    words = ["train", "maniskill_ppo_cnn", f"{KEYS}.image_keys=[base_camera]", "env.cfg.cameras=[wrist]", "--quiet"]
+    code, wrong, _ = run(capsys, *words, "reward.collect_data=true")
+    assert code == 2 and wrong["error"] == "env.cfg.cameras: unknown camera 'wrist'; it has base_camera."
 
 
 def test_what_was_collected_before_an_env_failed_is_kept(

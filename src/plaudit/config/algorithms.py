@@ -33,7 +33,7 @@ class ActorCriticConfig(EncoderConfig):
 
     squash: bool = False  # tanh-squashed Gaussian instead of a plain one (whose samples the env clips).
     init_log_std: float = -0.5  # Logarithm of the first standard deviation, in units of the action range's half.
-    resume_log_std: float | None = None  # What a policy of runtime.resume begins with at most; null: with its own.
+    resume_log_std: float | None = None  # What a policy of runtime.resume begins with; null: with its own.
     normalize_obs: bool = True  # Keep running mean and variance of vector observations, saved with the model.
 
     def __post_init__(self) -> None:
@@ -89,9 +89,11 @@ class SACPolicyConfig(EncoderConfig):
     num_critics: int = 2  # Critics, each with weights of its own; RLPD has 10.
     critic_layer_norm: bool = False  # LayerNorm after each hidden layer: keeps values of unseen actions in bounds.
     actor_layer_norm: bool = False  # The same for the actor.
+    resume_log_std: float | None = None  # Of a policy of runtime.resume at first, everywhere; null: its own.
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require(self.resume_log_std is None or math.isfinite(self.resume_log_std), "resume_log_std", "must be finite")
         require(self.num_critics >= 1, "num_critics", "must be at least 1")
 
 
@@ -140,13 +142,15 @@ class SACConfig:
         require(self.capacity >= self.batch_size, "capacity", "must be at least batch_size")
         require(0 < self.demonstration_share < 1, "demonstration_share", "must be greater than 0 and less than 1")
         require(0 <= self.cloning < math.inf, "cloning", "must not be negative or infinite")
-        good = self.cloning == 0 or self.demonstration_outcome == "success"
-        require(good, "cloning", "must be 0 where demonstration_outcome is 'any': failures should not be cloned")
         given = self.demonstrations is not None
         require(
             given or self.num_demonstrations is None, "num_demonstrations", "needs demonstrations, which names none"
         )
         require(given or not self.cloning, "cloning", "needs demonstrations, which names none")
+        plain = self.demonstration_outcome == "success"
+        why = "must be 0 with demonstration_outcome any: failures should not be cloned"
+        require(plain or not self.cloning, "cloning", why)
+        require(given or plain, "demonstration_outcome", "needs demonstrations, which names none")
         some = self.demonstrations is None or 0 < self.shown < self.batch_size
         require(some, "demonstration_share", f"leaves nothing of one side in a batch of {self.batch_size}")
 
@@ -162,7 +166,7 @@ class BCConfig:
     (`eval_freq`, `save_freq`) it counts in gradient steps.
     """
 
-    demonstrations: str = REQUIRED  # A data set in any layout that is known, whose episodes are learned from.
+    demonstrations: str = REQUIRED  # A data set in any layout that is known, whose successes are learned from.
     num_demonstrations: int | None = None  # How many episodes of it; null takes all successes.
     learning_rate: float = 1e-3  # Adam's step size.
     batch_size: int = 256  # Transitions in a gradient step.

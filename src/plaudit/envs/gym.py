@@ -277,10 +277,7 @@ def _cameras(seen: Sequence[str], renders: bool, wanted: Sequence[str] | None, e
         return tuple(seen) or there
     for camera in wanted:
         if camera not in there and not (renders and re.fullmatch(rf"{CAMERA}\.\d+", camera)):
-            raise ConfigError(
-                f"env.cfg.cameras (or image_keys): gym:{env_id} has no camera '{camera}'; it has "
-                f"{listed(camera, there)}"
-            )
+            raise ConfigError(f"env.cfg.cameras: gym:{env_id} has no camera '{camera}'; it has {listed(camera, there)}")
     return tuple(wanted)
 
 

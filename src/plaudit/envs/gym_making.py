@@ -53,7 +53,7 @@ class Copy(gymnasium.Wrapper[Any, Any, Any, Any]):
             return pictures(self.env.render(), self.env_id)
         except PlauditError:
             raise
-        except gymnasium.error.DependencyNotInstalled as error:
+        except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
             raise MissingDependencyError(f"gym:{self.env_id} cannot be drawn: {error}.") from error
         except Exception as error:
             raise MissingDependencyError(
@@ -131,7 +131,7 @@ def _making(spec: EnvSpec, **given: Any) -> Iterator[None]:
     try:
         yield
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
-        hint = f" Install it: pip install {error.name}" if isinstance(error, ModuleNotFoundError) else ""
+        hint = " Install the package that has it." if isinstance(error, ModuleNotFoundError) else ""
         raise MissingDependencyError(f"gym:{spec.id} needs more than is installed: {error}.{hint}") from error
     except TypeError as error:
         raise ConfigError(f"gym:{spec.id} cannot be made with {keys}: {error}.") from error

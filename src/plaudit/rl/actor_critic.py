@@ -77,7 +77,7 @@ class ActorCritic(BoxPolicy):
     @torch.no_grad()
     def take_over(self) -> None:
         if self.config.resume_log_std is not None:
-            self.log_std.clamp_(max=self.config.resume_log_std)
+            self.log_std.fill_(self.config.resume_log_std)
 
     @classmethod
     def build(

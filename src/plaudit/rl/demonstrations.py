@@ -47,6 +47,8 @@ def chosen(
             f"'{source.path}' has {there}{len(source)} episodes, but "
             f"{count or 'at least one'} {'are' if count else 'is'} wanted (algorithm.cfg.num_demonstrations)."
         )
+    if failures and not any(one.positive for place, one in found if place in places):
+        logger.warning("demonstrations: none of the %d that are taken of '%s' is a success.", len(places), source.path)
     if len(places) > len(good):
         logger.warning(
             "demonstrations: only %d of the %d successes in '%s' end in success, which is what counts in this task; %d "
@@ -103,7 +105,7 @@ def demonstrations(
     logger.info(
         "demonstrations: %s transitions; %d of %d demonstrations end in success, %.0f %% of steps rewarded.",
         f"{len(replay):,}",
-        sum(ends_in_success(episode.labels) for episode in episodes),
+        sum(episode.positive and ends_in_success(episode.labels) for episode in episodes),
         len(episodes),
         100 * float((replay.columns["reward"][replay.transitions()] > 0).float().mean()),
     )

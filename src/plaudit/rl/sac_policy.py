@@ -86,6 +86,13 @@ class SACPolicy(BoxPolicy):
         )
         return cls(obs_space, action_space, device, config, make_actor, critics, encoder)
 
+    @torch.no_grad()
+    def take_over(self) -> None:
+        if self.config.resume_log_std is not None:  # For all observations alike, until it is learned.
+            actions = len(self.reach)
+            self.actor.weights[-1][..., actions:] = 0.0
+            self.actor.biases[-1][..., actions:] = self.config.resume_log_std
+
     def act(self, obs: PolicyObs, deterministic: bool = False, noise: torch.Tensor | None = None) -> torch.Tensor:
         return self._chosen(self.actor(self.features(obs))[0], deterministic, noise)
 

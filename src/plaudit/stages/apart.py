@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from plaudit.compute import acting_threads, claim_threads
+from plaudit.compute import apart_threads, claim_threads
 from plaudit.config.schema import Config
 
 if TYPE_CHECKING:
@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from plaudit.rl.asynchronous.actor import Actor
 
 
-def beside_learning(config: Config, *, looks: bool) -> tuple[Config, torch.device]:
-    """The config for a process that only acts, and where it does: it leaves a core, or where the policy `looks` at
-    pictures half of them, and the GPU to the other one.
+def beside_learning(config: Config, learns_on: torch.device, *, looks: bool) -> tuple[Config, torch.device, int]:
+    """The config for a process that only acts, where it does, and the other one's threads: it leaves that one a core,
+    or half of them where a policy that `looks` at pictures learns without a GPU, and the GPU.
     """
     claim_threads(1)
-    threads = acting_threads(config.runtime.threads, looks=looks)
-    return replace(config, runtime=replace(config.runtime, threads=threads)), torch.device("cpu")
+    kept = bool(config.policy.cfg.get("freeze_encoder"))  # Pictures are turned into numbers while acting.
+    acting, learning = apart_threads(config.runtime.threads, looks=looks and learns_on.type == "cpu" and not kept)
+    return replace(config, runtime=replace(config.runtime, threads=acting)), torch.device("cpu"), learning
 
 
 def learn_elsewhere(

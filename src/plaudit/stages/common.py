@@ -155,13 +155,13 @@ def build_envs_for(
 
 def build_collecting_env(config: Config, keys: dict[str, Any], device: torch.device) -> VecEnv:
     """Envs with `env.cfg` as in `keys`, which render what is to be collected."""
+    changed = _with_cameras(config, keys)
     try:
-        return build_env(config.env.id, _with_cameras(config, keys), device, threads=config.runtime.threads)
+        return build_env(config.env.id, changed, device, threads=config.runtime.threads)
     except ConfigError as error:
-        chosen, told = config.reward.data_collection.image_keys, str(error)
-        if chosen is None or not told.startswith("env.cfg.cameras:"):
+        if changed.get("cameras") == keys.get("cameras"):
             raise
-        raise ConfigError(told.replace("env.cfg.cameras", "reward.data_collection.image_keys", 1)) from error
+        raise ConfigError(str(error).replace("env.cfg.cameras:", "reward.data_collection.image_keys:")) from error
 
 
 def _with_cameras(config: Config, keys: dict[str, Any]) -> dict[str, Any]:

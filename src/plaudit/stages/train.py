@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plaudit.compute import learning_apart_threads, learning_threads
+from plaudit.compute import learning_threads
 from plaudit.config.convert import to_dict
 from plaudit.config.load import save_config
 from plaudit.config.schema import Config
@@ -96,15 +96,14 @@ def _train(
     whole = config
     device = learns_on = set_up(config, learning_threads(config.runtime.threads, looks=_looks(config)))
     if config.runtime.mode == "async":
-        config, device = beside_learning(config, looks=_looks(config))
+        config, device, threads = beside_learning(config, learns_on, looks=_looks(config))
     artifact = load_reward(config, checkpoint)
     with ExitStack() as stack:
         env, eval_env = (build_envs_for(config, use, device, stack, artifact) for use in ("train", "eval"))
         policy, algorithm = build_learner(config, env, device)
-        algorithm.from_scratch = config.runtime.resume is None
         if config.runtime.mode == "async":
-            threads = learning_apart_threads(whole.runtime.threads, looks=_looks(config))
             algorithm = learn_elsewhere(config, algorithm, env, learns_on, threads, stack)
+        algorithm.from_scratch = config.runtime.resume is None
         reward = None if artifact is None else Rewarding.build(config, artifact, env, device)
         if checkpoint is None:
             _start(policy, config.runtime.resume)
@@ -182,7 +181,7 @@ def _collect(
 def _learns_as(config: Config, run: RunFolder) -> str:
     """A name for what decides the episodes of a training run: run again, it gives them the same ids, and no copies."""
     whole = to_dict(config)
-    runtime = {key: whole["runtime"][key] for key in ("seed", "cuda", "rollout_steps")}
+    runtime = {key: whole["runtime"][key] for key in ("seed", "cuda", "rollout_steps", "resume")}
     what = [runtime, *(whole[section] for section in ("env", "policy", "algorithm"))]
     if config.runtime.mode == "async":  # No two runs have the same episodes.
         what.append({"run": run.path.name})

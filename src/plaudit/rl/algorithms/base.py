@@ -51,6 +51,7 @@ class BaseAlgorithm(ABC):
         relabelled: Who gives the rewards where that is not the env itself. The trainer says so.
         wants: Demonstrations that whoever builds it is to find and to `show`; `None` where it learns without.
         from_scratch: Whether the policy knows nothing yet when training begins, so that chance acts as well as it does.
+            Whoever loads another one's weights into it says so before the trainer is made.
         folder: For what is too large for a checkpoint; `None` where nothing is kept. The trainer says so.
         gradient_steps: Of an iteration, for an algorithm whose `collect_rollout` never acts: it is they that the
             trainer counts then. `None` where env steps are taken, and counted.

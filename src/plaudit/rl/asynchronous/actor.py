@@ -78,6 +78,7 @@ class Actor(BaseAlgorithm):
     def initialize_buffer(self, num_steps: int, num_envs: int, obs_dim: ObsDim, action_dim: int) -> None:
         sac = self.sac
         sac.relabelled, sac.folder, sac.allocate = self.relabelled, self.folder, self.memory.allocate
+        sac.from_scratch = self.from_scratch
         least = 2 * _written(num_steps) * num_envs
         if sac.cfg.capacity < least:
             raise ConfigError(
