@@ -28,11 +28,13 @@ class SACPolicy(BoxPolicy):
         obs_space: A vector `Box`, or a `Dict` of vectors and cameras (H, W, channels).
         action_space: A vector `Box` with finite bounds.
         device: Where the policy lives.
-        config: Of the encoder.
+        config: Of the encoder, and the first noise.
         actor: Features (n, d) to means and logarithms of standard deviations, (1, n, 2 action_dim).
         critics: Features and actions (n, d + action_dim) to values, (E, n, 1).
         encoder: Cameras to features, or `None`.
     """
+
+    config: SACPolicyConfig
 
     def __init__(
         self,
