@@ -273,10 +273,9 @@ class Reader(Column):
         return obs.squeeze(-1)
 
 
-@pytest.mark.parametrize("bootstrap", [True, False])
-def test_truncation_is_valued_by_the_true_final_observation(bootstrap: bool) -> None:
+def test_truncation_is_valued_by_the_true_final_observation() -> None:
     env = Time()
-    algorithm = PPO(PPOConfig(gamma=0.5, gae_lambda=0.0, bootstrap_timeouts=bootstrap), Reader())
+    algorithm = PPO(PPOConfig(gamma=0.5, gae_lambda=0.0), Reader())
     algorithm.initialize_buffer(4, 3, 1, 1)
     obs = env.reset(0)[0]["state"]
     env.stagger()
@@ -284,8 +283,6 @@ def test_truncation_is_valued_by_the_true_final_observation(bootstrap: bool) -> 
     # Env 0 reads 0, 1, 2, ends at 3, and goes on with 13 and 14; env 2 does so 200 later; env 1 reads 100, 101, ends at
     # 102, and goes on with 112, 113 and 114. With lambda 0 a return is 1 + 0.5 * (what the action led to).
     led_to = torch.tensor([[1.0, 101.0, 201.0], [2.0, 102.0, 202.0], [3.0, 113.0, 203.0], [14.0, 114.0, 214.0]])
-    if not bootstrap:  # Nothing follows the ends.
-        led_to[2, [0, 2]] = led_to[1, 1] = 0.0
     torch.testing.assert_close(algorithm.buffer._extras["returns"], 1.0 + 0.5 * led_to)
 
 

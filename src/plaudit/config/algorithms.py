@@ -53,7 +53,6 @@ class PPOConfig:
     batch_size: int = 256  # Samples in a minibatch.
     gamma: float = 0.99  # Discount.
     gae_lambda: float = 0.95  # Trace decay of generalised advantage estimation.
-    bootstrap_timeouts: bool = True  # Count what would follow a time limit; false where only an episode's outcome does.
     clip_coef: float = 0.2  # Range of the probability ratio.
     clip_value: float | None = None  # Range of the value's change in one update; null does not clip.
     ent_coef: float = 0.0  # Weight of the entropy bonus.

@@ -122,8 +122,6 @@ class PPO(BaseAlgorithm):
     ) -> None:
         """Values of the last and of the final observations, in one batch, then advantages and returns."""
         buffer = self.buffer
-        if not self.cfg.bootstrap_timeouts:
-            terminated = terminated | truncated
         values = policy.get_value(cat_obs([obs, *finals]))
         filled = slice(buffer.step)
         final_values = torch.zeros_like(buffer.values[filled])
