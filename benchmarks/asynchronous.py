@@ -63,7 +63,7 @@ class Clocked(EnvWrapper):
 
     def __init__(self, env: VecEnv) -> None:
         super().__init__(env)
-        self.real_time = True
+        self.real_time, self.can_save_state = True, False  # Time does not come back.
         self.missed, self.longest = 0, 0.0
         self._tick: float | None = None
         self._seen = 0.0
