@@ -46,6 +46,8 @@ GOALS = {
     "pick_cube": Goal(0.95, 50_000),
     "peg_insertion": Goal(0.80, 50_000),
     "sac_pendulum": Goal(-200.0, 1_000, peer=False),
+    "sac_push_cube": Goal(0.95, 10_000, peer=False),
+    "sac_pick_cube": Goal(0.90, 10_000, peer=False),
 }
 
 
