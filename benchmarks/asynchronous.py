@@ -30,7 +30,7 @@ from plaudit.rl import Listener, RunFolder, Trainer, build_algo, build_policy
 from plaudit.rl.algorithms.sac import SAC
 from plaudit.rl.asynchronous.actor import Actor
 from plaudit.rl.evaluate import evaluate
-from plaudit.rl.logging import default_listeners
+from plaudit.rl.logging import Aside, default_listeners
 from plaudit.stages import collect, load
 from plaudit.stages.demonstrating import pick, show
 
@@ -163,7 +163,7 @@ def train(
         actor or sac,
         settings=settings,
         run=run,
-        listeners=[meter, *default_listeners(run, settings, {})],
+        listeners=[meter, Aside(default_listeners(run, settings, {}))],
         until=None if finishes else lambda: trainer.step >= steps,
     )
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 from pathlib import Path
 
@@ -127,3 +128,12 @@ def test_memory_that_is_free_is_the_least_that_anybody_says(monkeypatch: pytest.
     assert compute.available_memory() == 2_048_000_000
     told.clear()
     assert compute.available_memory() is None
+
+
+def test_an_undisturbed_loop_is_spared_the_search_for_old_garbage() -> None:
+    before = gc.get_freeze_count()
+    with compute.undisturbed(False):
+        assert gc.get_freeze_count() == before
+    with compute.undisturbed():
+        assert gc.get_freeze_count() > before
+    assert gc.get_freeze_count() == 0

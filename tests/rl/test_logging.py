@@ -1,15 +1,19 @@
 import json
 import math
 import sys
+import threading
+import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from plaudit.config.schema import RuntimeConfig
-from plaudit.errors import MissingDependencyError
+from plaudit.errors import MissingDependencyError, OutputError
 from plaudit.rl import RunFolder
-from plaudit.rl.logging import JsonlLogger, TensorBoardLogger, WandbLogger, default_listeners
+from plaudit.rl.logging import Aside, JsonlLogger, Listener, TensorBoardLogger, WandbLogger, default_listeners
 
 
 def test_jsonl_lines_and_numbers_that_json_has_not(tmp_path: Path) -> None:
@@ -59,3 +63,36 @@ def test_wandb_that_is_not_installed_is_said(tmp_path: Path, monkeypatch: pytest
 def test_default_listeners(tmp_path: Path) -> None:
     listeners = default_listeners(RunFolder.create(tmp_path, "exp"), RuntimeConfig())
     assert [type(listener) for listener in listeners] == [JsonlLogger, TensorBoardLogger]
+
+
+def test_who_is_told_aside_is_told_all_in_order_by_another_thread() -> None:
+    heard: list[Any] = []
+
+    class Slow(Listener):
+        def on_resume(self, step: int) -> None:
+            heard.append(("resume", step, threading.current_thread() is threading.main_thread()))
+
+        def on_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+            time.sleep(0.02)
+            heard.append((step, dict(metrics)))
+
+        def on_eval(self, step: int, metrics: Mapping[str, float]) -> None:
+            heard.append(("eval", step))
+
+        def close(self) -> None:
+            heard.append("closed")
+
+    aside = Aside([Slow()])
+    aside.on_resume(1)
+    for step in (2, 3):
+        aside.on_metrics(step, {"loss": step / 10})
+    aside.on_eval(3, {})
+    aside.close()
+    assert heard == [("resume", 1, False), (2, {"loss": 0.2}), (3, {"loss": 0.3}), ("eval", 3), "closed"]
+
+
+def test_what_goes_wrong_aside_is_raised(tmp_path: Path) -> None:
+    aside = Aside([JsonlLogger(tmp_path / "nowhere" / "metrics.jsonl")])
+    aside.on_metrics(1, {})
+    with pytest.raises(OutputError, match="cannot write"):
+        aside.close()

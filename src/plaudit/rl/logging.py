@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,62 @@ class Listener:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Puts back what `state_dict` gave, before the envs go on."""
+
+
+class Aside(Listener):
+    """Has others told in a thread of their own: a control loop must not wait for a disk, a network or a terminal.
+
+    What goes wrong there is raised when the next thing is told, or at the end. Nothing of them is kept in checkpoints.
+
+    Args:
+        listeners: The others.
+    """
+
+    def __init__(self, listeners: Sequence[Listener]) -> None:
+        self.listeners = listeners
+        self._news: queue.SimpleQueue[Callable[[Listener], None] | None] = queue.SimpleQueue()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._pass_on, daemon=True)
+        self._thread.start()
+
+    def on_start(self, step: int, total_steps: int) -> None:
+        self._tell(lambda listener: listener.on_start(step, total_steps))
+
+    def on_prolonged(self, total_steps: int) -> None:
+        self._tell(lambda listener: listener.on_prolonged(total_steps))
+
+    def on_resume(self, step: int) -> None:
+        self._tell(lambda listener: listener.on_resume(step))
+
+    def on_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._tell(lambda listener: listener.on_metrics(step, metrics))
+
+    def on_eval(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._tell(lambda listener: listener.on_eval(step, metrics))
+
+    def close(self) -> None:
+        self._news.put(None)
+        self._thread.join()
+        for listener in self.listeners:
+            listener.close()
+        self._raise()
+
+    def _tell(self, news: Callable[[Listener], None]) -> None:
+        self._raise()
+        self._news.put(news)
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def _pass_on(self) -> None:
+        while (news := self._news.get()) is not None:
+            try:
+                for listener in self.listeners:
+                    news(listener)
+            except Exception as error:
+                self._error = self._error or error
 
 
 class JsonlLogger(Listener):

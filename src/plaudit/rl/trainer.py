@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from plaudit.compute import undisturbed
 from plaudit.config.schema import RuntimeConfig
 from plaudit.envs.base import VecEnv
 from plaudit.errors import CheckpointError, DataError, EnvError, PlauditError
@@ -113,7 +114,7 @@ class Trainer:
             listener.on_start(self.step, (asked + self.prolonged) * self._steps_per_iteration)
         self._see_who_judges(asked)  # They may have changed that.
         try:
-            with Interrupt(STOPPING) as interrupt:
+            with Interrupt(STOPPING) as interrupt, undisturbed(self.env.real_time):
                 while self._left(asked) > 0 and not self._reached and not interrupt.asked:
                     self._iterate(asked)
                 self._catch_up(lambda: self._left(asked) <= 0 and not interrupt.asked)

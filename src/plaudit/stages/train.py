@@ -86,7 +86,7 @@ def _train(
 ) -> dict[str, Any]:
     """Builds everything, and only then writes; trains, films, and says where things are."""
     from plaudit.rl import Trainer
-    from plaudit.rl.logging import default_listeners
+    from plaudit.rl.logging import Aside, default_listeners
     from plaudit.rl.run import RunFolder
     from plaudit.stages.apart import beside_learning, learn_elsewhere
     from plaudit.stages.demonstrating import pick, show
@@ -119,6 +119,8 @@ def _train(
         if reward is not None:
             env, eval_env, auditing = reward.put_around(config, env, eval_env, run)
         listeners = [*_display(env, quiet), *default_listeners(run, config.runtime, dict(to_dict(config)))]
+        if env.real_time:
+            listeners = [Aside(listeners)]
         trainer = Trainer(
             policy,
             env,

@@ -65,7 +65,7 @@ class Actor(BaseAlgorithm):
         imports: Sequence[str] = (),
     ) -> None:
         self.sac, self.policy, self.wants = sac, sac.policy, sac.wants
-        self.spaces = env.observation_space, env.action_space
+        self.spaces, self.real_time = (env.observation_space, env.action_space), env.real_time
         self.policy_config, self.learns_on, self.threads = policy, str(device), threads
         self.seed, self.imports = seed, imports
         self.memory = SharedMemory()
@@ -109,6 +109,7 @@ class Actor(BaseAlgorithm):
                 ring=Ring.of(sac.buffer, files=sac.cfg.storage == "disk"),
                 device=self.learns_on,
                 threads=self.threads,
+                steps_back=self.real_time,
                 folder=self.folder,
                 seed=self.seed + pace.steps,
                 random=self._random,

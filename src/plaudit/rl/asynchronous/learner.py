@@ -80,6 +80,7 @@ class Job:
         ring: The replay.
         device: To learn on.
         threads: Of torch.
+        steps_back: Whether acting comes first where both want a core: it has a clock to keep up with.
         folder: For what is too large for a checkpoint; `None` keeps nothing.
         seed: Of everything random, where nothing is to be gone on with.
         random: State of chance that is gone on with, or `None`.
@@ -93,6 +94,7 @@ class Job:
     ring: Ring
     device: str
     threads: int
+    steps_back: bool
     folder: Path | None
     seed: int
     random: dict[str, Any] | None

@@ -261,6 +261,8 @@ def work(pipe: int, memory: int) -> None:
         for module in begin.imports:
             importlib.import_module(module)
         claim_threads(begin.job.threads)
+        if begin.job.steps_back:
+            os.nice(10)
         _serve(Learner(begin.job, SharedMemory(memory, begin.places)), line)
     except _Alone:
         logger.handlers = [logging.StreamHandler()]
