@@ -70,11 +70,11 @@ def test_who_is_told_aside_is_told_all_in_order_by_another_thread() -> None:
 
     class Slow(Listener):
         def on_resume(self, step: int) -> None:
-            heard.append(("resume", step, threading.current_thread() is threading.main_thread()))
+            heard.append(("resume", step))
 
         def on_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
             time.sleep(0.02)
-            heard.append((step, dict(metrics)))
+            heard.append((step, dict(metrics), threading.current_thread() is threading.main_thread()))
 
         def on_eval(self, step: int, metrics: Mapping[str, float]) -> None:
             heard.append(("eval", step))
@@ -88,7 +88,7 @@ def test_who_is_told_aside_is_told_all_in_order_by_another_thread() -> None:
         aside.on_metrics(step, {"loss": step / 10})
     aside.on_eval(3, {})
     aside.close()
-    assert heard == [("resume", 1, False), (2, {"loss": 0.2}), (3, {"loss": 0.3}), ("eval", 3), "closed"]
+    assert heard == [("resume", 1), (2, {"loss": 0.2}, False), (3, {"loss": 0.3}, False), ("eval", 3), "closed"]
 
 
 def test_what_goes_wrong_aside_is_raised(tmp_path: Path) -> None:

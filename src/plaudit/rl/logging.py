@@ -61,14 +61,16 @@ class Aside(Listener):
         self._thread = threading.Thread(target=self._pass_on, daemon=True)
         self._thread.start()
 
-    def on_start(self, step: int, total_steps: int) -> None:
-        self._tell(lambda listener: listener.on_start(step, total_steps))
+    def on_start(self, step: int, total_steps: int) -> None:  # The loop has not begun: what takes long belongs here.
+        for listener in self.listeners:
+            listener.on_start(step, total_steps)
 
     def on_prolonged(self, total_steps: int) -> None:
         self._tell(lambda listener: listener.on_prolonged(total_steps))
 
     def on_resume(self, step: int) -> None:
-        self._tell(lambda listener: listener.on_resume(step))
+        for listener in self.listeners:
+            listener.on_resume(step)
 
     def on_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         self._tell(lambda listener: listener.on_metrics(step, metrics))
@@ -153,18 +155,25 @@ class TensorBoardLogger(Listener):
     def on_resume(self, step: int) -> None:
         self._purge_step = step + 1
 
+    def on_start(self, step: int, total_steps: int) -> None:
+        self._open()
+
     def on_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        if self._writer is None:
-            try:
-                from torch.utils.tensorboard import SummaryWriter
-            except ImportError as error:
-                raise MissingDependencyError("TensorBoard is not installed: pip install tensorboard") from error
-            self._writer = SummaryWriter(str(self.folder), purge_step=self._purge_step)
+        self._open()
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, step)
 
     def on_eval(self, step: int, metrics: Mapping[str, float]) -> None:
         self.on_metrics(step, metrics)
+
+    def _open(self) -> None:
+        if self._writer is not None:
+            return
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise MissingDependencyError("TensorBoard is not installed: pip install tensorboard") from error
+        self._writer = SummaryWriter(str(self.folder), purge_step=self._purge_step)
 
     def close(self) -> None:
         if self._writer is not None:
