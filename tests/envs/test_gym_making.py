@@ -33,6 +33,21 @@ def test_an_env_that_cannot_be_made(counter: Any) -> None:
         gymnasium.registry.pop("Refused-v0")
 
 
+def test_packages_that_are_missing_are_named(counter: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Any, *_: Any, **__: Any) -> Any:
+        raise ModuleNotFoundError("No module named 'cv2'", name="cv2")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(counter, "__init__", refuse)
+        with pytest.raises(MissingDependencyError, match=r"named 'cv2'\. Install the package that has it\.$"):
+            build_env("gym:Counter-v0", {"num_envs": 1})
+    monkeypatch.setattr(counter, "render", refuse)
+    env = build_env("gym:Counter-v0", {"num_envs": 1, "cameras": ["render"]})
+    env.reset(seed=0)
+    with pytest.raises(MissingDependencyError, match=r"gym:Counter-v0 cannot be drawn: No module named 'cv2'\.$"):
+        env.render()
+
+
 def test_an_env_that_fails_has_its_traceback_in_the_message(counter: Any) -> None:
     env = build_env("gym:Counter-v0", {"num_envs": 1, "kwargs": {"trouble": "raise"}})
     env.reset(seed=0)

@@ -86,7 +86,6 @@ def _train(
 ) -> dict[str, Any]:
     """Builds everything, and only then writes; trains, films, and says where things are."""
     from plaudit.rl import Trainer
-    from plaudit.rl.logging import Aside, default_listeners
     from plaudit.rl.run import RunFolder
     from plaudit.stages.apart import beside_learning, learn_elsewhere
     from plaudit.stages.demonstrating import pick, show
@@ -118,9 +117,6 @@ def _train(
         auditing = None
         if reward is not None:
             env, eval_env, auditing = reward.put_around(config, env, eval_env, run)
-        listeners = [*_display(env, quiet), *default_listeners(run, config.runtime, dict(to_dict(config)))]
-        if env.real_time:
-            listeners = [Aside(listeners)]
         trainer = Trainer(
             policy,
             env,
@@ -128,7 +124,7 @@ def _train(
             settings=config.runtime,
             run=run,
             eval_env=None if until_collected else eval_env,
-            listeners=listeners if auditing is None else [*listeners, auditing],
+            listeners=_listeners(config, env, run, auditing, quiet),
             until=partial(_enough, config, collector if until_collected else None, auditing),
             prolong=config.reward.audit.prolong,
         )
@@ -147,6 +143,16 @@ def _train(
         if auditing is not None and "test" in result:
             auditing.tested()
         return result
+
+
+def _listeners(
+    config: Config, env: VecEnv, run: RunFolder, auditing: Auditing | None, quiet: bool
+) -> Sequence[Listener]:
+    """Who is told of the numbers: the display and the logs, aside where a control loop must not wait, and the audit."""
+    from plaudit.rl.logging import Aside, default_listeners
+
+    told = [*_display(env, quiet), *default_listeners(run, config.runtime, dict(to_dict(config)))]
+    return [*([Aside(told)] if env.real_time else told), *([] if auditing is None else [auditing])]
 
 
 def _looks(config: Config) -> bool:
