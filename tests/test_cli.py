@@ -23,7 +23,7 @@ class Calls(ModuleType):
         super().__init__("plaudit.stages")
         self.calls: list[tuple[Any, ...]] = []
 
-    def load(self, recipe: str | None, overrides: list[str], config_file: Path | None) -> str:
+    def load(self, recipe: str | None, overrides: list[str], config_file: Path | None, *, trains: bool = True) -> str:
         self.calls.append(("load", recipe, overrides, config_file))
         return "config"
 

@@ -259,7 +259,7 @@ def _collect_arguments(parser: Parser) -> None:
 def _collect(args: argparse.Namespace) -> dict[str, Any]:
     recipe, overrides = _split(args.words)
     stages = _stages()
-    return dict(stages.collect(stages.load(recipe, overrides, args.config), quiet=args.quiet))
+    return dict(stages.collect(stages.load(recipe, overrides, args.config, trains=False), quiet=args.quiet))
 
 
 def _fit_arguments(parser: Parser) -> None:

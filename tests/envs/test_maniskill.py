@@ -22,6 +22,7 @@ from plaudit.envs.maniskill_pool import WorkerPool
 from plaudit.envs.maniskill_sim import ManiSkillSim
 from plaudit.envs.testing import CHECKS, Make, check_seeds, check_steps
 from plaudit.errors import ConfigError, EnvError, MissingDependencyError, RegistryError
+from plaudit.stages import env_keys
 
 torch.set_num_threads(1)
 
@@ -324,3 +325,9 @@ def test_without_maniskill_it_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPa
 def test_without_a_gpu_it_cannot_simulate() -> None:
     with pytest.raises(ConfigError, match="sim_backend: 'gpu' needs an NVIDIA GPU"):
         build_env("maniskill:PickCube-v1", {"sim_backend": "gpu"})
+
+
+def test_a_typo_is_told_where_keys_are_listed(installed: None) -> None:
+    with pytest.raises(RegistryError, match=r"unknown ManiSkill task 'PushCub-v1'. Did you mean 'PushCube-v1'\?"):
+        env_keys("maniskill:PushCub-v1")
+    assert {row["key"] for row in env_keys("maniskill:PushCube-v1")} >= {"num_envs", "obs_mode", "cameras"}

@@ -79,8 +79,11 @@ def resolve(config: Config, parts: Parts) -> Config:
     )
 
 
-def check_combinations(config: Config, parts: Parts, locate: Locate) -> None:
-    """Raises a `ConfigError` for values that are valid alone and cannot work together."""
+def check_combinations(config: Config, parts: Parts, locate: Locate, *, trains: bool = True) -> None:
+    """Raises a `ConfigError` for values that are valid alone and cannot work together.
+
+    Without `trains` the config is for collecting, which trains only if its actors say so.
+    """
 
     def fail(key: str, problem: str) -> ConfigError:
         return Where(key, locate).error(problem)
@@ -91,7 +94,8 @@ def check_combinations(config: Config, parts: Parts, locate: Locate) -> None:
     if config.runtime.stop_at is not None and config.runtime.eval_freq == 0:
         raise fail("runtime.stop_at", "needs evaluations during training, but runtime.eval_freq is 0.")
     _check_mode(config, fail)
-    _check_batch(config, parts, locate)
+    if trains or config.reward.data_collection.actors[0].kind == "training":
+        _check_batch(config, parts, locate)
     _check_images(config, parts, fail)
     _check_cameras(config, parts, fail)
     _check_learned_reward(config, parts, fail)

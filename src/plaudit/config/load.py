@@ -36,6 +36,7 @@ def load_config(
     config_file: str | Path | None = None,
     registries: Mapping[str, ConfigType] | None = None,
     prepare: Callable[[Config], None] | None = None,
+    trains: bool = True,
 ) -> Config:
     """Composes, overrides, resolves and checks a config, before anything is built or written.
 
@@ -49,9 +50,10 @@ def load_config(
         registries: `config_type` of the registries for `env`, `policy`, `algorithm` and `reward.model`. The keys of
             each part are checked where its registry is given.
         prepare: Called before the parts are checked, to register what the config asks for.
+        trains: Whether it is to train; otherwise, to collect.
     """
     tree, sources = _read(named_files(recipe, config_file), overrides)
-    return check_config(tree, sources, registries, prepare)
+    return check_config(tree, sources, registries, prepare, trains)
 
 
 def check_config(
@@ -59,14 +61,15 @@ def check_config(
     sources: Sources,
     registries: Mapping[str, ConfigType] | None = None,
     prepare: Callable[[Config], None] | None = None,
+    trains: bool = True,
 ) -> Config:
-    """A config from what was read; the last two arguments are those of `load_config`."""
+    """A config from what was read; the last three arguments are those of `load_config`."""
     used = {key: value for key, value in tree.items() if key not in UNUSED_BY_ONE_STAGE}
     config = fill(Config, used, "", sources)
     if prepare is not None:
         prepare(config)
     parts = check_parts(config, registries or {}, sources)
-    check_combinations(config, parts, sources)
+    check_combinations(config, parts, sources, trains=trains)
     check_reward_model(config.reward.model, registries or {}, sources)
     return resolve(config, parts)
 

@@ -90,7 +90,7 @@ def load_plan(
     fit = check_fit_config(*read("fit"), registries, prepare)
     train, known = read("train")
     return Plan(
-        collect=check_config(*read("collect"), registries, prepare),
+        collect=check_config(*read("collect"), registries, prepare, trains=False),
         fit=fit,
         train=_fitted_alike(check_config(train, known, registries, prepare), fit, known),
         episodes=keys.episodes,

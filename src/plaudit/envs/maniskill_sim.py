@@ -221,8 +221,8 @@ class ManiSkillSim:
         return tuple(joint.name for joint in robot.active_joints)
 
 
-def _make(task: str, cfg: ManiSkillConfig, num_envs: int, backend: str) -> tuple[Any, Any]:
-    """ManiSkill's spec of a task, and the env; what can go wrong with it is said in our words."""
+def find_task(task: str) -> tuple[str, Any]:
+    """A task's own id, and ManiSkill's spec of it; `module:Id` imports the module first. An unknown one is an error."""
     import mani_skill.envs
     from mani_skill.utils.registration import REGISTERED_ENVS
 
@@ -237,7 +237,12 @@ def _make(task: str, cfg: ManiSkillConfig, num_envs: int, backend: str) -> tuple
         if hint.startswith(" Known"):
             hint = f" There are {len(REGISTERED_ENVS)} in ManiSkill {mani_skill.__version__}, such as PickCube-v1."
         raise RegistryError(f"unknown ManiSkill task '{task}'.{hint}")
-    spec = REGISTERED_ENVS[task]
+    return task, REGISTERED_ENVS[task]
+
+
+def _make(task: str, cfg: ManiSkillConfig, num_envs: int, backend: str) -> tuple[Any, Any]:
+    """ManiSkill's spec of a task, and the env; what can go wrong with it is said in our words."""
+    task, spec = find_task(task)
     if cfg.reward_mode not in spec.cls.SUPPORTED_REWARD_MODES:
         known = ", ".join(f"'{mode}'" for mode in spec.cls.SUPPORTED_REWARD_MODES)
         raise ConfigError(f"env.cfg.reward_mode: maniskill:{task} knows {known}, not '{cfg.reward_mode}'.")

@@ -46,10 +46,17 @@ class Place:
     command: str
 
 
-def load(recipe: str | Path | None, overrides: Sequence[str] = (), config_file: Path | None = None) -> Config:
-    """A recipe, a file and overrides as a config of which every key has been checked."""
+def load(
+    recipe: str | Path | None, overrides: Sequence[str] = (), config_file: Path | None = None, *, trains: bool = True
+) -> Config:
+    """A recipe, a file and overrides as a config of which every key has been checked; to collect where not `trains`."""
     return load_config(
-        recipe, overrides, config_file=config_file, registries=_registries(), prepare=import_users_modules
+        recipe,
+        overrides,
+        config_file=config_file,
+        registries=_registries(),
+        prepare=import_users_modules,
+        trains=trains,
     )
 
 
