@@ -169,7 +169,7 @@ def test_what_is_not_wanted_is_not_drawn(tmp_path: Path) -> None:
     env = Scripted([[4]], snapshots=True)
     made = Made(tmp_path, env, max_positive_trajectories=1, max_negative_trajectories=0)
     assert not made.run(40)
-    assert env.drawn == 10 and made.collector.idle == 10  # The last frame of each episode, and no more.
+    assert env.drawn == 0 and made.collector.idle == 10
 
 
 def test_limits_count_what_is_there_already(tmp_path: Path) -> None:

@@ -334,8 +334,11 @@ class TaskEnv(VecEnv):
         # enough, and cheaper than an env or two that start anew at every step.
         if self.max_episode_steps is not None:
             groups = min(STAGGERED, self.max_episode_steps)
-            group = torch.arange(self.num_envs) * groups // self.num_envs
-            self.clock = group * self.max_episode_steps // groups
+            self.clock = self._groups(groups) * self.max_episode_steps // groups
+
+    def _groups(self, count: int) -> torch.Tensor:
+        """Which of so many groups each env is in, int64 (num_envs,): those of a group start together."""
+        return torch.arange(self.num_envs) * count // self.num_envs
 
     def request_snapshots(self, wanted: bool) -> None:
         if wanted and not self.can_snapshot:

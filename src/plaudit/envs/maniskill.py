@@ -157,6 +157,12 @@ class ManiSkillEnv(TaskEnv):
             self._need_cameras()
         super().request_frames(mode)
 
+    def _groups(self, count: int) -> torch.Tensor:
+        # Neighbours are of one worker. Those that end together should be of all of them, so that all have last frames
+        # to draw and episodes to begin at the same time.
+        there = min(count, self.num_envs)
+        return torch.arange(self.num_envs) % there * count // there
+
     def _need_cameras(self) -> None:
         if not self.cameras:
             raise EnvError(f"maniskill:{self.task} has no cameras, so it cannot give frames.")

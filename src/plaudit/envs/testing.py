@@ -202,6 +202,13 @@ def check_snapshots(make: Make) -> None:
         later = env.render_snapshots(torch.cat(taken))
         once = {name: torch.cat([frames[name] for frames in seen]) for name in env.cameras}
         _expect(_same(later, once), "a snapshot drawn later is the picture that was drawn then")
+        env.request_frames("terminal")
+        env.request_snapshots(True)
+        for _, step in _rollout(env, min(LONGEST, env.max_episode_steps or LONGEST)):
+            _expect(step.snapshot is not None, "every step has a snapshot once request_snapshots(True) was called")
+            if step.final_frames is not None and step.snapshot is not None:
+                drawn = env.render_snapshots(step.snapshot[step.ended.to(step.snapshot.device)])
+                _expect(_same(drawn, step.final_frames), "a step's snapshots of ended envs show their last states")
 
 
 def check_restart(make: Make) -> None:

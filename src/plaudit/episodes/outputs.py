@@ -117,7 +117,9 @@ class Reader:
         return Output(self._view(frames, obs, snapshots), None, nobody, nobody)
 
     def step(self, step: Step, info: Mapping[str, Any]) -> Output:
-        """After a step of a `VecEnv`; `info` may hold the `actions`, and `snapshots` where there are no frames."""
+        """After a step of a `VecEnv`; `info` may hold the `actions`, and `snapshots` where there are no frames: of the
+        instants that `obs` shows. Those of last instants are the step's own.
+        """
         metrics = {name: array(value) for name, value in step.metrics.items()}
         steps = {"rewards": step.reward, "terminated": step.terminated, "truncated": step.truncated}
         if "actions" in info:
@@ -126,13 +128,14 @@ class Reader:
         if step.looks_done is not None:
             # No picture can tell these from successes, so that calling them failures would teach the opposite.
             labels[(labels == FAILURE) & array(step.looks_done)] = UNKNOWN
+        last = None if step.snapshot is None else step.snapshot[step.ended.to(step.snapshot.device)]
         return Output(
             now=self._view(step.frames, step.obs, info.get("snapshots")),
             labels=labels,
             ended=array(step.done),
             success_once=np.zeros(self.num_envs, bool),
             tells=step.success is not None,
-            final=None if step.final_obs is None else self._view(step.final_frames, step.final_obs),
+            final=None if step.final_obs is None else self._view(step.final_frames, step.final_obs, last),
             steps={name: array(value) for name, value in steps.items()},
             flags=self._flags(metrics),
             metrics=metrics,

@@ -22,8 +22,8 @@ class DataCollectorWrapper(EnvWrapper):
     """Any env, to whose every step a collector listens. Once the collector has all that it wants, no frames are asked
     of the env for it any more, and steps are passed on as they are.
 
-    Where the env takes snapshots, only the last frame of each episode is rendered as it happens; of the others those
-    that are kept, once it is known which: a few of an episode that is wanted, and none of one that is not.
+    Where the env takes snapshots, nothing is rendered as it happens, but only those frames that are kept, once it is
+    known which: a few of an episode that is wanted, and none of one that is not.
 
     Args:
         env: The env.
@@ -48,7 +48,7 @@ class DataCollectorWrapper(EnvWrapper):
     def reset(self, seed: int | None = None) -> tuple[Obs, dict[str, Any]]:
         obs, info = self.env.reset(seed)
         if self._collecting:
-            self.collector.add(self.collector.reader.reset(obs, info.get("frames"), self._snapshot()))
+            self.collector.add(self.collector.reader.reset(obs, info.get("frames"), self._present()))
             info["frames"] = info.get("frames") if self.frame_mode == "always" else None
         return obs, info
 
@@ -56,7 +56,10 @@ class DataCollectorWrapper(EnvWrapper):
         step = self.env.step(action)
         if not self._collecting:
             return step
-        self.collector.add_env_output(step, {"actions": action, "snapshots": self._snapshot()})
+        # Envs that ended have begun anew, which `step.snapshot` does not show.
+        present = self._present() if step.final_obs is not None else step.snapshot
+        self.collector.add_env_output(step, {"actions": action, "snapshots": present})
+        step.snapshot = None
         if self.frame_mode != "always":
             step.frames = None
         if self.frame_mode == "none":
@@ -72,13 +75,20 @@ class DataCollectorWrapper(EnvWrapper):
         self.frame_mode = mode
         self._ask()
 
-    def _ask(self) -> None:
-        """Asks the env for the frames that either of us needs."""
-        ours: FrameMode = "terminal" if self._snapshots else "always"
-        self.env.request_frames(max(self.frame_mode, ours if self._collecting else "none", key=_MODES.index))
+    @property
+    def _late(self) -> bool:
+        """Whether frames are drawn later, from snapshots."""
+        return self._collecting and self._snapshots and self.frame_mode != "always"
 
-    def _snapshot(self) -> torch.Tensor | None:
-        return self.env.snapshot() if self._snapshots and self.frame_mode != "always" else None
+    def _ask(self) -> None:
+        """Asks the env for the frames that either of us needs, or for snapshots in their place."""
+        if self._snapshots:
+            self.env.request_snapshots(self._late)
+        ours: FrameMode = "always" if self._collecting and not self._late else "none"
+        self.env.request_frames(max(self.frame_mode, ours, key=_MODES.index))
+
+    def _present(self) -> torch.Tensor | None:
+        return self.env.snapshot() if self._late else None
 
     def _draw(self, snapshots: Array) -> dict[str, Array]:
         frames = self.env.render_snapshots(torch.from_numpy(snapshots))
