@@ -8,7 +8,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -325,6 +326,14 @@ def test_without_maniskill_it_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPa
 def test_without_a_gpu_it_cannot_simulate() -> None:
     with pytest.raises(ConfigError, match="sim_backend: 'gpu' needs an NVIDIA GPU"):
         build_env("maniskill:PickCube-v1", {"sim_backend": "gpu"})
+
+
+def test_envs_that_end_together_are_of_all_workers() -> None:
+    groups = ManiSkillEnv._groups(cast(ManiSkillEnv, SimpleNamespace(num_envs=32)), 10)
+    together = [[(groups[rows] == group).sum().item() for rows in (slice(16), slice(16, 32))] for group in range(10)]
+    assert all(abs(one - other) <= 1 for one, other in together)
+    few = ManiSkillEnv._groups(cast(ManiSkillEnv, SimpleNamespace(num_envs=4)), 10)
+    assert few.tolist() == [0, 2, 5, 7]
 
 
 def test_a_typo_is_told_where_keys_are_listed(installed: None) -> None:

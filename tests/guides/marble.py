@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium as gym
@@ -22,6 +22,7 @@ class MarbleConfig:
     cameras: tuple[str, ...] = ("base_camera",)
     camera_size: tuple[int, int] = (64, 64)
     frames: str = "none"
+    kwargs: dict[str, Any] = field(default_factory=dict)
     episode_length: int = 6
 
 
@@ -36,7 +37,7 @@ class Marble(TaskEnv):
         self.num_envs, self.max_episode_steps, self.cameras = cfg.num_envs, cfg.episode_length, cfg.cameras
         spaces: dict[str, gym.Space[Any]] = {"state": gym.spaces.Box(-np.inf, np.inf, (1,), np.float32)}
         if cfg.obs_mode == "rgb":
-            spaces["base_camera"] = gym.spaces.Box(0, 255, (*cfg.camera_size, 3), np.uint8)
+            spaces |= {name: gym.spaces.Box(0, 255, (*cfg.camera_size, 3), np.uint8) for name in cfg.cameras}
         self.observation_space, self.action_space = gym.spaces.Dict(spaces), gym.spaces.Box(-1, 1, (1,), np.float32)
         self.place, self.random = torch.zeros(self.num_envs), torch.Generator()
 
@@ -58,4 +59,4 @@ class Marble(TaskEnv):
         height, width = self.cfg.camera_size
         lit = (torch.linspace(-1, 1, width) - places[:, None]).abs() < 0.2
         picture = (lit[:, None, :, None] * 255).expand(-1, height, -1, 3).to(torch.uint8)
-        return {"base_camera": picture.contiguous()}
+        return dict.fromkeys(self.cameras, picture.contiguous())
