@@ -304,6 +304,19 @@ def test_demonstrations_that_a_run_never_had_are_refused(tmp_path: Path) -> None
         later.load(tmp_path / "checkpoints" / "latest.pt")
 
 
+def test_failures_that_a_run_keeps_as_demonstrations_are_not_cloned_later(tmp_path: Path) -> None:
+    given = {"demonstrations": "somewhere"}
+    first = make_trainer(sac={**given, "demonstration_outcome": "any"}, run=tmp_path)
+    sac_of(first).show(shown(0.3))
+    first.train(iterations=1)
+    latest = tmp_path / "checkpoints" / "latest.pt"
+    with pytest.raises(CheckpointError, match=r"algorithm.cfg.cloning: the run keeps demonstrations with failures"):
+        make_trainer(sac={**given, "cloning": 1.0}, run=tmp_path).load(latest)
+    again = make_trainer(sac=given, run=tmp_path)
+    again.load(latest)
+    assert again.algorithm.state_dict()["demonstration_outcome"] == "any"
+
+
 SCRIPT = textwrap.dedent(
     """
     import sys

@@ -76,6 +76,7 @@ class SAC(BaseAlgorithm):
         self.demonstrations: Replay | None = None
         self._keeper: Keeper | None = None
         self._shown: Keeper | None = None
+        self._outcome = cfg.demonstration_outcome
         self._judge = 0
         self._digests = False
 
@@ -227,6 +228,7 @@ class SAC(BaseAlgorithm):
         """What another SAC needs to learn in place of this one, which only acts from then on."""
         self._renew()
         state = {"learner": self.learner.state_dict(), "pace": self.pace.state_dict()}
+        state["demonstration_outcome"] = self._outcome
         given = Learning(state, self._keeper, self.demonstrations, self._shown)
         self.demonstrations = self._keeper = self._shown = None
         return given
@@ -251,12 +253,14 @@ class SAC(BaseAlgorithm):
             state["replay"] = self._keeper.state_dict()
         if self._shown is not None:
             state["demonstrations"] = self._shown.state_dict()
+            state["demonstration_outcome"] = self._outcome
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         check_complete(state, ("learner", "pace", *(("replay",) if self._keeper is not None else ())), "SAC")
         self.learner.load_state_dict(state["learner"])
         self.pace.load_state_dict(state["pace"])
+        self._outcome = state.get("demonstration_outcome", "success")
         if self._keeper is None:
             return
         self._keeper.load(state["replay"])
@@ -266,6 +270,12 @@ class SAC(BaseAlgorithm):
                 "a new run with runtime.resume, which takes up the policy alone, or leave the key as it was."
             )
         if (shown := state.get("demonstrations")) is not None:
+            if self.cfg.cloning and self._outcome == "any":
+                raise CheckpointError(
+                    "algorithm.cfg.cloning: the run keeps demonstrations with failures among them "
+                    "(demonstration_outcome any), which should not be cloned. Set it to 0, or begin a new run with "
+                    "runtime.resume."
+                )
             self.show(replay_for(shown, *self._dims, self.device))
             assert self._shown is not None
             self._shown.load(shown)
