@@ -52,6 +52,9 @@ class Counter:
     def portrait(self, ids: Sequence[int]) -> torch.Tensor:
         return torch.full((1, 4, 4, 3), int(self.state[0, 0]), dtype=torch.uint8)
 
+    def expert(self, elsewhere: torch.Tensor) -> torch.Tensor:
+        return self.state[:, :1] + elsewhere[:, :1]
+
     def snapshot(self) -> torch.Tensor:
         return self.state.clone()
 

@@ -206,6 +206,33 @@ def test_the_goal_is_seen_or_not(pool: Pool) -> None:
     assert green[True] >= 3 and green[False] == 0
 
 
+@pytest.mark.parametrize(("task", "elsewhere"), [("PickCube-v1", (0.05, 0.0, 0.0)), ("PushCube-v1", (-0.15, 0.0, 0.0))])
+def test_scripted_experts_succeed_and_those_that_are_misled_do_not(
+    pool: Pool, task: str, elsewhere: tuple[float, ...]
+) -> None:
+    env = pool.take(task, {"num_envs": 4, "control_mode": "pd_ee_delta_pos"})
+    for offset, wanted in (((0.0, 0.0, 0.0), True), (elsewhere, False)):
+        env.reset(seed=3)
+        for _ in range(40):
+            step = env.step(env.misled_expert_action(np.tile(offset, (4, 1))))
+        assert step.success is not None and step.success.tolist() == [wanted] * 4
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("task", "mode", "words"),
+    [
+        ("PegInsertionSide-v1", "pd_ee_delta_pos", "no scripted expert; there is one of PickCube-v1, PushCube-v1"),
+        ("PickCube-v1", None, "acts in 'pd_ee_delta_pos', not in the robot's default"),
+        ("PickCube-v1", "pd_joint_pos", "acts in 'pd_ee_delta_pos', not in 'pd_joint_pos'"),
+    ],
+)
+def test_where_no_expert_can_act_it_is_told(task: str, mode: str | None, words: str) -> None:
+    env = SimpleNamespace(task=task, cfg=ManiSkillConfig(control_mode=mode))
+    with pytest.raises(ConfigError, match=words):
+        ManiSkillEnv.misled_expert_action(cast(ManiSkillEnv, env), np.zeros((1, 3)))
+
+
 def test_portraits_are_larger_than_frames(pool: Pool) -> None:
     env = pool.take("PickCube-v1", {"num_envs": 2, "max_episode_steps": SHORT})
     env.reset(seed=3)

@@ -54,6 +54,7 @@ def test_steps_pictures_and_replays_of_all_workers(make: Make) -> None:
     assert frames.shape == (2, 8, 8, 3) and frames[:, 0, 0, 0].tolist() == [4, 1]
     portraits = pool.portrait([2, 1])
     assert portraits is not None and portraits[:, 0, 0, 0].tolist() == [12, 11]
+    assert pool.expert(torch.tensor([[0.5, 0, 0], [0, 0, 0], [1, 0, 0]])).tolist() == [[10.5], [11], [13]]
     pool.start([1], [99])
     assert pool.state.tolist() == [[10, 1], [99, 0], [12, 4]]
     kept = pool.snapshot()

@@ -14,10 +14,12 @@ from typing import Any, Protocol
 import gymnasium as gym
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from plaudit.compute import available_memory, cores
 from plaudit.envs.base import FrameMode, Frames, Obs, Outcome, Reading, TaskEnv
 from plaudit.envs.maniskill_config import ManiSkillConfig
+from plaudit.envs.maniskill_experts import CONTROL, EXPERTS
 from plaudit.envs.maniskill_pool import WorkerPool
 from plaudit.envs.maniskill_sim import Layout, ManiSkillSim
 from plaudit.envs.maniskill_vulkan import require_vulkan
@@ -53,6 +55,8 @@ class Simulation(Protocol):
     def render(self, ids: Sequence[int]) -> Frames: ...
 
     def portrait(self, ids: Sequence[int]) -> torch.Tensor | None: ...
+
+    def expert(self, elsewhere: torch.Tensor) -> torch.Tensor: ...
 
     def close(self) -> None: ...
 
@@ -170,6 +174,22 @@ class ManiSkillEnv(TaskEnv):
     def portrait(self, ids: torch.Tensor) -> torch.Tensor:
         pictures = self.sim.portrait(ids.tolist())
         return super().portrait(ids) if pictures is None else pictures.to(self.device)
+
+    def expert_action(self) -> torch.Tensor:
+        """What the scripted expert would do now, float32 (num_envs, action_dim). Knows the true state."""
+        return self.misled_expert_action(np.zeros((self.num_envs, 3)))
+
+    def misled_expert_action(self, offset: NDArray[np.float64]) -> torch.Tensor:
+        """What the expert would do if every goal were elsewhere, by metres (num_envs, 3)."""
+        if self.task not in EXPERTS:
+            raise ConfigError(
+                f"maniskill:{self.task} has no scripted expert; there is one of {', '.join(EXPERTS)}. Let a trained "
+                "policy act: reward.data_collection.actors=[{kind: policy, checkpoint: <a run>}]."
+            )
+        if self.cfg.control_mode != CONTROL:
+            mode = "the robot's default" if self.cfg.control_mode is None else f"'{self.cfg.control_mode}'"
+            raise ConfigError(f"env.cfg.control_mode: the scripted expert acts in '{CONTROL}', not in {mode}.")
+        return self.sim.expert(torch.from_numpy(offset.astype(np.float32))).to(self.device)
 
     def snapshot(self) -> torch.Tensor:
         return self.sim.snapshot() if isinstance(self.sim, WorkerPool) and self.can_snapshot else super().snapshot()

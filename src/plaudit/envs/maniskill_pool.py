@@ -151,6 +151,13 @@ class WorkerPool:
             pictures |= dict(zip(parts[index], answer, strict=True))
         return torch.from_numpy(np.stack([pictures[row] for row in ids]))
 
+    def expert(self, elsewhere: torch.Tensor) -> torch.Tensor:
+        """What the task's expert would do now, float32 (num_envs, action_dim), if goals were `elsewhere`, metres
+        (num_envs, 3) from where they are.
+        """
+        parts = self._parts(list(zip(range(self.num_envs), elsewhere.numpy(), strict=True)))
+        return torch.from_numpy(np.concatenate(list(dict(sorted(self._ask("expert", parts).items())).values())))
+
     def snapshot(self) -> torch.Tensor:
         """Numbers (num_envs, layout.snapshot) from which the present can be drawn."""
         self._ask("snapshot", dict.fromkeys(range(len(self._workers))))

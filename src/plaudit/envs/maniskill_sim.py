@@ -19,6 +19,7 @@ import torch
 
 from plaudit.envs.base import Frames
 from plaudit.envs.maniskill_config import ManiSkillConfig
+from plaudit.envs.maniskill_experts import EXPERTS
 from plaudit.envs.random import SEEDS
 from plaudit.errors import ConfigError, EnvError, MissingDependencyError, PlauditError, RegistryError, nearest
 
@@ -78,6 +79,7 @@ class ManiSkillSim:
     def __init__(self, task: str, cfg: ManiSkillConfig, num_envs: int = 1, backend: str = "cpu") -> None:
         self.cfg = cfg
         self.num_envs = num_envs
+        self.task = task
         spec, self.env = _make(task, cfg, num_envs, backend)
         info = self.env.get_info()
         self.state = self._read(info)
@@ -168,6 +170,12 @@ class ManiSkillSim:
         """Takes the state of a snapshot (num_envs, k) and draws it; goes on from there, inexactly."""
         self.env.set_state(snapshot)
         return self.frames()
+
+    def expert(self, elsewhere: torch.Tensor) -> torch.Tensor:
+        """What the task's expert would do now, (num_envs, action_dim), if goals were `elsewhere`, metres (num_envs, 3)
+        from where they are.
+        """
+        return EXPERTS[self.task](self.env, elsewhere.to(self.env.device)).float()
 
     def close(self) -> None:
         """Gives back the scenes."""

@@ -129,6 +129,13 @@ class Worker:
         pictures = [self.sims[row].portrait([0]) for row in rows]
         return None if pictures[0] is None else torch.cat(pictures).cpu().numpy()
 
+    def expert(self, parts: Sequence[tuple[int, Array]]) -> Array:
+        """What the task's expert would do, float32 (n, action_dim): pairs of a row, and where its goal is believed to
+        be, metres (3,) beside the true one.
+        """
+        actions = [self.sims[row].expert(torch.from_numpy(elsewhere[None])) for row, elsewhere in parts]
+        return torch.cat(actions).cpu().numpy()
+
     def snapshot(self, _: None) -> None:
         """Keeps what is needed to draw the present later."""
         for row, sim in self.sims.items():
