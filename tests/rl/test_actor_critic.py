@@ -191,3 +191,21 @@ def test_noise_of_a_policy_that_is_taken_over_can_be_narrowed() -> None:
     assert left.log_std.tolist() == pytest.approx([-1.0, 0.3, 0.0]) and narrowed.log_std.tolist() == [-0.5] * 3
     with pytest.raises(ValueError, match="must be finite"):
         ActorCriticConfig(resume_log_std=float("nan"))
+
+
+def test_a_policy_that_is_taken_over_sees_numbers_as_it_did() -> None:
+    few, other = torch.randn(8, 4), 5.0 + 4.0 * torch.randn(4096, 4)
+    moved, kept = make(False), make(False)
+    kept.load_state_dict(moved.state_dict())
+    for policy in (moved, kept):
+        policy.learn_statistics(few)
+    before = kept.get_action(few, deterministic=True)[0]
+    kept.take_over()
+    for policy in (moved, kept):
+        policy.learn_statistics(other)
+    torch.testing.assert_close(kept.get_action(few, deterministic=True)[0], before)
+    assert (moved.get_action(few, deterministic=True)[0] - before).abs().max() > 1e-3
+    again = make(False)  # A run that is resumed goes on so.
+    again.load_state_dict(kept.state_dict())
+    again.learn_statistics(other)
+    torch.testing.assert_close(again.get_action(few, deterministic=True)[0], before)

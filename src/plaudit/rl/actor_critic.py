@@ -76,6 +76,10 @@ class ActorCritic(BoxPolicy):
 
     @torch.no_grad()
     def take_over(self) -> None:
+        # The networks know the numbers as they were normalised. A clone has statistics of a few demonstrations: moved
+        # to what it sees when it acts by itself, it would lose all that it can do in some rollouts, unlearned.
+        if self.normalizer is not None:
+            self.normalizer.settle()
         if self.config.resume_log_std is not None:
             self.log_std.fill_(self.config.resume_log_std)
 

@@ -68,6 +68,10 @@ def tanh_linear(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
     return hidden.mul_(2.0).sub_(1.0)
 
 
+SETTLED = 2**40
+"""Vectors after which statistics hardly change any more."""
+
+
 class Normalizer(nn.Module):
     """Running mean and variance of vectors, kept as buffers so that they are saved with the model.
 
@@ -92,6 +96,11 @@ class Normalizer(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(n, size) to zero mean and unit variance, clipped."""
         return ((x - self.mean) * self.scale).clamp_(-self.clip, self.clip)
+
+    def settle(self) -> None:
+        """Has the statistics stay as they are, now and where they are loaded again: as if they were of very many."""
+        if self.count > 0:
+            self.count.fill_(SETTLED)
 
     @torch.no_grad()
     def update(self, x: torch.Tensor) -> None:
