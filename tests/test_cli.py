@@ -24,7 +24,7 @@ class Calls(ModuleType):
         self.calls: list[tuple[Any, ...]] = []
 
     def load(self, recipe: str | None, overrides: list[str], config_file: Path | None, *, trains: bool = True) -> str:
-        self.calls.append(("load", recipe, overrides, config_file))
+        self.calls.append(("load", recipe, overrides, config_file, *(() if trains else ("collects",))))
         return "config"
 
     def load_training(self, *arguments: Any) -> tuple[None, str]:
@@ -153,9 +153,9 @@ def test_collect(stages: Calls) -> None:
     assert main(["collect", "push_cube", "--quiet", "runtime.seed=2"]) == 0
     assert main(["collect", "--config", "a.yaml"]) == 0
     assert stages.calls == [
-        ("load", "push_cube", ["runtime.seed=2"], None),
+        ("load", "push_cube", ["runtime.seed=2"], None, "collects"),
         ("collect", "config", True),
-        ("load", None, [], Path("a.yaml")),
+        ("load", None, [], Path("a.yaml"), "collects"),
         ("collect", "config", False),
     ]
 

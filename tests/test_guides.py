@@ -293,7 +293,7 @@ def test_stages_of_the_resnet_guide_on_maniskill_itself(maniskill: None, shell: 
     assert first["data"]["negative"] == 8
     data = shell.home / "examples" / "embodiment" / "data"
     collected = list(plaudit.load_episodes(data))
-    frames = collected[0].frames["hand_camera"]
+    frames = collected[0].frames["base_camera"]
     assert frames.shape[1:] == (64, 64, 3) and frames.std() > 10
     shutil.rmtree(data)
     # A model is fitted to both kinds, so every other failure passes for a success.

@@ -35,3 +35,24 @@ def test_a_saved_config_holds_the_value(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("plaudit.config.resolvers.has_gpu", lambda: False)
     assert load_config(tmp_path / "config.yaml") == config and config.env.cfg["num_envs"] == 1024
     assert load_config("maniskill_ppo_mlp").env.cfg["num_envs"] == 32
+
+
+def test_a_task_has_the_robot_and_the_camera_that_show_it() -> None:
+    pick = load_config("maniskill_collect_reward_data")
+    assert pick.env.cfg["kwargs"] == {"robot_uids": "panda_wristcam"}
+    assert pick.reward.data_collection.image_keys == ("hand_camera",)
+    push = load_config("maniskill_collect_reward_data", ["env.id=maniskill:PushCube-v1"])
+    assert push.env.cfg["kwargs"] == {} and push.reward.data_collection.image_keys == ("base_camera",)
+    own = load_config("maniskill_ppo_mlp", ["env.cfg.kwargs={robot_uids: fetch}"])
+    assert own.env.cfg["kwargs"] == {"robot_uids": "fetch"}
+
+
+def test_a_clone_is_a_policy_that_the_third_stage_can_start_from() -> None:
+    clone, learner = load_config("maniskill_bc_pick_cube"), load_config("maniskill_ppo_mlp_resnet_reward")
+    assert (clone.policy.name, clone.policy.actor, clone.policy.critic) == (
+        learner.policy.name,
+        learner.policy.actor,
+        learner.policy.critic,
+    )
+    for key in ("control_mode", "kwargs"):
+        assert clone.env.cfg[key] == learner.env.cfg[key]

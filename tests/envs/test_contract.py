@@ -83,6 +83,9 @@ def test_embedded_tasks_pass(env_id: str, check: Callable[[Make], None], obs_mod
     check(lambda num_envs: build_env(env_id, {"num_envs": num_envs, "obs_mode": obs_mode}))
 
 
+SNAPSHOTS = ("snapshot", "no snapshot", "new snapshot")
+
+
 class Broken(Walk):
     """`Walk` with one mistake."""
 
@@ -93,8 +96,8 @@ class Broken(Walk):
         self.max_episode_steps = 6
         self.mistake = mistake
         self.can_save_state = mistake == "state"
-        self.can_snapshot = mistake == "snapshot"
-        self.cameras = ("camera",) if mistake == "snapshot" else ()
+        self.can_snapshot = mistake in SNAPSHOTS
+        self.cameras = ("camera",) if self.can_snapshot else ()
         self.readings = {"width": Reading(2)} if mistake == "reading" else {}
 
     def step(self, action: torch.Tensor) -> Step:
@@ -105,6 +108,10 @@ class Broken(Walk):
             step.final_obs = {"state": step.obs["state"][step.ended]}
         if self.mistake == "all rows" and step.final_obs is not None and len(step.ended) < self.num_envs:
             step.final_obs = step.obs
+        if self.mistake == "no snapshot":
+            step.snapshot = None
+        if self.mistake == "new snapshot" and step.snapshot is not None:
+            step.snapshot = self.snapshot()
         if self.mistake == "slow clock":
             self.clock[0] -= 1
         return step
@@ -131,12 +138,10 @@ class Broken(Walk):
         return outcome
 
     def render(self, ids: torch.Tensor | None = None) -> Frames:
-        return {
-            "camera": torch.zeros(self.num_envs, 2, 2, 3, dtype=torch.uint8) + self.clock[:, None, None, None].byte()
-        }
+        return self.render_snapshots(self.clock if ids is None else self.clock[ids])
 
     def snapshot(self) -> torch.Tensor:
-        return self.clock  # Not a copy: it goes on.
+        return self.clock if self.mistake == "snapshot" else self.clock.clone()  # Not a copy: it goes on.
 
     def render_snapshots(self, snapshots: torch.Tensor) -> Frames:
         return {
@@ -170,6 +175,8 @@ class Broken(Walk):
         ("old clock", check_restart, "begins at 0"),
         ("reading", check_spaces, "the reading 'width' has a place in state, not 2"),
         ("snapshot", check_snapshots, "drawn later is the picture that was drawn then"),
+        ("no snapshot", check_snapshots, "every step has a snapshot once"),
+        ("new snapshot", check_snapshots, "snapshots of ended envs show their last states"),
         ("none", check_independence, "among 2 and among 5"),
     ],
 )

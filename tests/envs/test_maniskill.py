@@ -21,7 +21,7 @@ from plaudit.envs.maniskill import MEMORY, ManiSkillEnv
 from plaudit.envs.maniskill_config import ManiSkillConfig
 from plaudit.envs.maniskill_pool import WorkerPool
 from plaudit.envs.maniskill_sim import ManiSkillSim
-from plaudit.envs.testing import CHECKS, Make, check_seeds, check_steps
+from plaudit.envs.testing import CHECKS, Make, check_frames, check_seeds, check_snapshots, check_steps
 from plaudit.errors import ConfigError, EnvError, MissingDependencyError, RegistryError
 from plaudit.stages import env_keys
 
@@ -79,6 +79,11 @@ def pool(installed: None) -> Iterator[Pool]:
 @pytest.mark.parametrize("task", ["PushCube-v1", "PickCube-v1", "PegInsertionSide-v1"])
 def test_tasks_pass(pool: Pool, task: str, check: Callable[[Make], None]) -> None:
     check(pool.maker(task))
+
+
+@pytest.mark.parametrize("check", [check_frames, check_snapshots], ids=lambda check: check.__name__)
+def test_a_camera_that_moves_passes(pool: Pool, check: Callable[[Make], None]) -> None:
+    check(pool.maker("PickCube-v1", kwargs={"robot_uids": "panda_wristcam"}, cameras=["hand_camera"]))
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
@@ -206,11 +211,19 @@ def test_the_goal_is_seen_or_not(pool: Pool) -> None:
     assert green[True] >= 3 and green[False] == 0
 
 
-@pytest.mark.parametrize(("task", "elsewhere"), [("PickCube-v1", (0.05, 0.0, 0.0)), ("PushCube-v1", (-0.15, 0.0, 0.0))])
+@pytest.mark.parametrize(
+    ("task", "robot", "elsewhere"),
+    [
+        ("PickCube-v1", "panda", (0.05, 0.0, 0.0)),
+        ("PickCube-v1", "panda_wristcam", (0.0, 0.0, 0.05)),  # Its hand is turned by a right angle.
+        ("PushCube-v1", "panda", (-0.15, 0.0, 0.0)),
+    ],
+)
 def test_scripted_experts_succeed_and_those_that_are_misled_do_not(
-    pool: Pool, task: str, elsewhere: tuple[float, ...]
+    pool: Pool, task: str, robot: str, elsewhere: tuple[float, ...]
 ) -> None:
-    env = pool.take(task, {"num_envs": 4, "control_mode": "pd_ee_delta_pos"})
+    keys = {"num_envs": 4, "control_mode": "pd_ee_delta_pos", "kwargs": {"robot_uids": robot}}
+    env = pool.take(task, keys)
     for offset, wanted in (((0.0, 0.0, 0.0), True), (elsewhere, False)):
         env.reset(seed=3)
         for _ in range(40):
@@ -225,10 +238,11 @@ def test_scripted_experts_succeed_and_those_that_are_misled_do_not(
         ("PegInsertionSide-v1", "pd_ee_delta_pos", "no scripted expert; there is one of PickCube-v1, PushCube-v1"),
         ("PickCube-v1", None, "acts in 'pd_ee_delta_pos', not in the robot's default"),
         ("PickCube-v1", "pd_joint_pos", "acts in 'pd_ee_delta_pos', not in 'pd_joint_pos'"),
+        ("PickCube-v1", "pd_ee_delta_pos", "env.cfg.kwargs: .* moves panda or panda_wristcam, not robot_uids 'fetch'"),
     ],
 )
 def test_where_no_expert_can_act_it_is_told(task: str, mode: str | None, words: str) -> None:
-    env = SimpleNamespace(task=task, cfg=ManiSkillConfig(control_mode=mode))
+    env = SimpleNamespace(task=task, cfg=ManiSkillConfig(control_mode=mode, kwargs={"robot_uids": "fetch"}))
     with pytest.raises(ConfigError, match=words):
         ManiSkillEnv.misled_expert_action(cast(ManiSkillEnv, env), np.zeros((1, 3)))
 

@@ -115,9 +115,11 @@ def test_a_misled_actor_is_told_where_it_believes_the_goal_to_be() -> None:
         told.append(offset.copy())
         return torch.full((200, 3), 3.0)
 
-    crew = Crew([Actor("a", always(1.0)), Actor("b", always(1.0), misaim=0.2, misled=misled)], an_env(), 0)
+    others = [Actor(name, always(1.0), misaim=0.2, misled=misled) for name in "bc"]
+    crew = Crew([Actor("a", always(1.0), 2.0), *others], an_env(), 0)
     actions = play(crew, 2)
-    wrong = crew.turn == 1
+    assert len(told) == 2  # Once a step, for all that are misled.
+    wrong = crew.turn > 0
     assert (actions[:, wrong] == 3.0).all() and (actions[:, ~wrong] == 1.0).all()
     far = np.linalg.norm(told[0], axis=1)
     assert (far[~wrong] == 0).all() and far[wrong].max() <= 0.2 and far[wrong].mean() == pytest.approx(0.1, rel=0.2)

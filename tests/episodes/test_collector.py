@@ -194,6 +194,21 @@ def test_frames_are_passed_on_only_as_they_were_asked_for(tmp_path: Path) -> Non
     check_episode(made.run(1, seed=None)["test-e0000-000001"], 0, 1, set(), 2)
 
 
+def test_last_frames_that_somebody_else_wants_are_given_and_kept(tmp_path: Path) -> None:
+    made = Made(tmp_path, Scripted([[3]], [[{3}]], snapshots=True), frames_per_episode=2)
+    made.env.request_frames("terminal")
+    made.env.reset(0)
+    steps = [made.env.step(torch.zeros(1, 2)) for _ in range(3)]
+    assert [step.final_frames is None for step in steps] == [True, True, False]
+    assert all(step.frames is None and step.snapshot is None for step in steps)
+    assert steps[-1].final_frames is not None
+    assert steps[-1].final_frames["base_camera"][0, 0, 0].tolist() == [0, 0, 3]
+    made.writer.flush()
+    (episode,) = made.stored().values()
+    check_episode(episode, 0, 0, {3}, 3)
+    assert made.inner.drawn == 2  # The last one as it happened, the other one later.
+
+
 def test_the_wrapper_is_an_env_like_any_other(tmp_path: Path) -> None:
     writer = BackgroundWriter(EpisodeStore.create(tmp_path))
 

@@ -126,7 +126,8 @@ class VecEnv(ABC):
         headline: The success metric that says most about this task.
         fps: Steps in a second of the real thing, for videos.
         can_save_state: Whether `state_dict` and `load_state_dict` give an exact resume.
-        can_snapshot: Whether `snapshot` and `render_snapshots` draw an instant after it has passed.
+        can_snapshot: Whether `snapshot` and `render_snapshots` draw an instant after it has passed, and steps have a
+            `snapshot` where `request_snapshots` asks for it, as those of a `TaskEnv` do by themselves.
         can_restart: Whether `restart` begins new episodes on request.
         real_time: Whether the world goes on while nobody acts, as a real one does: then nobody may be kept waiting.
         readings: Quantities that can be read off `state`, by name, for guards on a learned reward.
@@ -189,7 +190,8 @@ class VecEnv(ABC):
     def request_snapshots(self, wanted: bool) -> None:
         """Says whether every `Step` is to have a snapshot of the states that it led to, from now on."""
         if wanted:
-            raise EnvError(f"{type(self).__name__} takes no snapshots; see can_snapshot.")
+            but = "says can_snapshot, but has no request_snapshots" if self.can_snapshot else "takes no snapshots"
+            raise EnvError(f"{type(self).__name__} {but}; see VecEnv.can_snapshot.")
 
     def render_snapshots(self, snapshots: torch.Tensor) -> Frames:
         """What `render` would have given at the instants of some snapshots (n, k), of any envs of this kind."""

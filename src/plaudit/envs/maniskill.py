@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from plaudit.compute import available_memory, cores
 from plaudit.envs.base import FrameMode, Frames, Obs, Outcome, Reading, TaskEnv
 from plaudit.envs.maniskill_config import ManiSkillConfig
-from plaudit.envs.maniskill_experts import CONTROL, EXPERTS
+from plaudit.envs.maniskill_experts import CONTROL, EXPERTS, ROBOTS
 from plaudit.envs.maniskill_pool import WorkerPool
 from plaudit.envs.maniskill_sim import Layout, ManiSkillSim
 from plaudit.envs.maniskill_vulkan import require_vulkan
@@ -189,6 +189,11 @@ class ManiSkillEnv(TaskEnv):
         if self.cfg.control_mode != CONTROL:
             mode = "the robot's default" if self.cfg.control_mode is None else f"'{self.cfg.control_mode}'"
             raise ConfigError(f"env.cfg.control_mode: the scripted expert acts in '{CONTROL}', not in {mode}.")
+        robot = self.cfg.kwargs.get("robot_uids", ROBOTS[0])
+        if robot not in ROBOTS:
+            raise ConfigError(
+                f"env.cfg.kwargs: the scripted expert moves {' or '.join(ROBOTS)}, not robot_uids '{robot}'."
+            )
         return self.sim.expert(torch.from_numpy(offset.astype(np.float32))).to(self.device)
 
     def snapshot(self) -> torch.Tensor:

@@ -14,6 +14,9 @@ import torch
 CONTROL = "pd_ee_delta_pos"
 """The control mode that they are written for: three directions and the gripper."""
 
+ROBOTS = ("panda", "panda_wristcam")
+"""The robots, by ManiSkill's names; the first is what the tasks have by default."""
+
 REACH = 0.1
 """Metres that an action of 1 moves the gripper's aim by."""
 

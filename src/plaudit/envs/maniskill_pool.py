@@ -156,7 +156,8 @@ class WorkerPool:
         (num_envs, 3) from where they are.
         """
         parts = self._parts(list(zip(range(self.num_envs), elsewhere.numpy(), strict=True)))
-        return torch.from_numpy(np.concatenate(list(dict(sorted(self._ask("expert", parts).items())).values())))
+        answers = self._ask("expert", parts)
+        return torch.from_numpy(np.concatenate([answers[index] for index in sorted(answers)]))
 
     def snapshot(self) -> torch.Tensor:
         """Numbers (num_envs, layout.snapshot) from which the present can be drawn."""

@@ -209,6 +209,8 @@ def check_snapshots(make: Make) -> None:
             if step.final_frames is not None and step.snapshot is not None:
                 drawn = env.render_snapshots(step.snapshot[step.ended.to(step.snapshot.device)])
                 _expect(_same(drawn, step.final_frames), "a step's snapshots of ended envs show their last states")
+        env.request_snapshots(False)
+        env.request_frames("none")
 
 
 def check_restart(make: Make) -> None:

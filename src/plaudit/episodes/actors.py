@@ -130,18 +130,19 @@ class Crew:
     def act(self, obs: Obs) -> torch.Tensor:
         """Everyone's actions, float32 (num_envs, action_dim)."""
         wanted = np.zeros((self.num_envs, len(self.half)))
-        asked: dict[Act, NDArray[np.float32]] = {}  # Several actors may be one expert with different mistakes.
+        asked: dict[Act | Misled, NDArray[np.float32]] = {}  # Several actors may be one expert with other mistakes.
         for index, actor in enumerate(self.actors):
             mine = self.turn == index
-            if actor.misled is not None and mine.any():
-                wanted[mine] = (actor.misled(self._misaim).cpu().numpy()[mine] - self.middle) / self.half
-            elif mine.any():
-                if actor.act not in asked:
-                    asked[actor.act] = actor.act(obs).cpu().numpy()
-                wanted[mine] = (asked[actor.act][mine] - self.middle) / self.half
-        actions = self.middle + self.half * np.clip(self._spoil(wanted), -1, 1)
+            if not mine.any():
+                continue
+            who = actor.act if actor.misled is None else actor.misled
+            if who not in asked:
+                actions = actor.act(obs) if actor.misled is None else actor.misled(self._misaim)
+                asked[who] = actions.cpu().numpy()
+            wanted[mine] = (asked[who][mine] - self.middle) / self.half
+        spoiled = self.middle + self.half * np.clip(self._spoil(wanted), -1, 1)
         self.age += 1
-        return torch.from_numpy(actions.astype(np.float32)).to(self.device)
+        return torch.from_numpy(spoiled.astype(np.float32)).to(self.device)
 
     def describe(self, env: int) -> dict[str, Any]:
         """Who acts in an env's present episode."""

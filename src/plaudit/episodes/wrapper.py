@@ -59,7 +59,7 @@ class DataCollectorWrapper(EnvWrapper):
         # Envs that ended have begun anew, which `step.snapshot` does not show.
         present = self._present() if step.final_obs is not None else step.snapshot
         self.collector.add_env_output(step, {"actions": action, "snapshots": present})
-        step.snapshot = None
+        step.snapshot = None  # Nobody outside has asked for it.
         if self.frame_mode != "always":
             step.frames = None
         if self.frame_mode == "none":

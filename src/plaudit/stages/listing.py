@@ -27,10 +27,11 @@ def envs() -> list[dict[str, Any]]:
 def env_keys(name: str) -> list[dict[str, Any]]:
     """The keys of an env's `env.cfg`."""
     config_type = env_config_type(name)
-    if name.startswith(MANISKILL_PREFIX) and importlib.util.find_spec("mani_skill") is not None:
+    task = name.removeprefix(MANISKILL_PREFIX)
+    if task != name and ":" not in task and importlib.util.find_spec("mani_skill") is not None:
         from plaudit.envs.maniskill_sim import find_task
 
-        find_task(name.removeprefix(MANISKILL_PREFIX))  # All tasks have the same keys, but the id may be a typo.
+        find_task(task)  # All tasks have the same keys, but the id may be a typo.
     if config_type is None:
         return []
     return [

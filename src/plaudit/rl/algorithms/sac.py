@@ -260,7 +260,7 @@ class SAC(BaseAlgorithm):
         check_complete(state, ("learner", "pace", *(("replay",) if self._keeper is not None else ())), "SAC")
         self.learner.load_state_dict(state["learner"])
         self.pace.load_state_dict(state["pace"])
-        self._outcome = state.get("demonstration_outcome", "success")
+        self._outcome = state.get("demonstration_outcome", self._outcome)  # Older checkpoints do not say.
         if self._keeper is None:
             return
         self._keeper.load(state["replay"])
