@@ -64,7 +64,8 @@ def _higher(place: torch.Tensor) -> torch.Tensor:
 
 
 def _length(vector: torch.Tensor) -> torch.Tensor:
-    return torch.linalg.vector_norm(vector, dim=-1)
+    found: torch.Tensor = torch.linalg.vector_norm(vector, dim=-1)
+    return found
 
 
 def _action(move: torch.Tensor, closed: torch.Tensor) -> torch.Tensor:

@@ -227,7 +227,7 @@ class SAC(BaseAlgorithm):
     def hand_over(self) -> Learning:
         """What another SAC needs to learn in place of this one, which only acts from then on."""
         self._renew()
-        state = {"learner": self.learner.state_dict(), "pace": self.pace.state_dict()}
+        state: dict[str, Any] = {"learner": self.learner.state_dict(), "pace": self.pace.state_dict()}
         state["demonstration_outcome"] = self._outcome
         given = Learning(state, self._keeper, self.demonstrations, self._shown)
         self.demonstrations = self._keeper = self._shown = None
