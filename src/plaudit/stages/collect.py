@@ -240,8 +240,7 @@ def _expert(env: VecEnv) -> Act:
     shape = tuple(expert().shape)
     if shape != (env.num_envs, *env.action_space.shape):
         raise ConfigError(
-            f"reward.data_collection.actors: the scripted expert of {type(env).__name__} moves the gripper; "
-            "where the env has the key, set env.cfg.control=ee."
+            "reward.data_collection.actors: the scripted expert moves the gripper, so it needs env.cfg.control=ee."
         )
     return lambda obs: expert()
 
