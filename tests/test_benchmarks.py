@@ -266,3 +266,16 @@ def test_an_action_that_is_not_there_at_its_tick_is_a_deadline_missed(monkeypatc
         arm.step(torch.zeros(1, 1))
         assert arm.missed == missed and clock.now == pytest.approx(at)
     assert arm.longest == pytest.approx(0.35)
+
+
+def test_what_the_parts_of_the_demonstrated_benchmark_differ_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = demonstrated.Bench(Path("/here"), [], quick=False, demonstrations=5)
+    monkeypatch.setattr(bench, "data", lambda recipe, seed: Path("/shown"))
+    monkeypatch.setattr(bench, "model", lambda task, seed: Path("/model"))
+    monkeypatch.setattr(bench, "policy", lambda name, recipe, seed, words: {"recipe": recipe, "words": set(words)})
+    shown = {'algorithm.cfg.demonstrations="/shown"', "algorithm.cfg.num_demonstrations=5"}
+    rlpd, plain, sac = (getattr(bench, part)("pick_cube", 0) for part in ("rlpd", "plain", "sac"))
+    assert rlpd["words"] == {*shown, 'reward.checkpoint_path="/model"'}
+    assert plain["words"] - rlpd["words"] == {"algorithm.cfg.cloning=0"} and rlpd["words"] <= plain["words"]
+    assert "algorithm.cfg.demonstrations=null" in sac["words"] and not sac["words"] & shown
+    assert {part["recipe"] for part in (rlpd, plain, sac)} == {"rlpd_pick_cube"}
