@@ -322,8 +322,8 @@ def _check_tensor(env: VecEnv, value: Any, shape: tuple[int, ...], dtype: torch.
 
 
 def _alike(one: Frames, two: Frames) -> bool:
-    """Whether pictures are the same but for rounding: a camera on a moving hand is where the joints' numbers put it, and
-    at an edge a pixel may then go over to the other side.
+    """Whether pictures are the same but for rounding: a camera on a moving hand is where the joints' numbers put it,
+    and at an edge a pixel may then go over to the other side.
     """
     if one.keys() != two.keys() or any(one[name].shape != two[name].shape for name in one):
         return False
