@@ -1,17 +1,20 @@
-"""SAC's gradient steps against Stable-Baselines3's, with two critics and with ten, and what a picture takes up.
+"""SAC's gradient steps against Stable-Baselines3's and against a loop over critics, and what a picture takes up.
 
-Both sides draw their batches from a replay of the same env and take the same steps: actor, critics and temperature at
-every one, on networks of the same size. The peer computes its ten critics one after the other, with autograd; so that
-what the ensemble adds can be told from what the gradients by hand do, ours also take turns with the same gradients by
-hand of one critic after the other. And beside both stand the products between hidden layers of the same update alone,
-with nothing between them. Targets are the least of all critics on every side.
+All sides draw their batches from a replay of the same env and take the same steps on networks of the same size. With
+two critics, and with ten of which all are believed, that is what Stable-Baselines3 can do: actor, critics and
+temperature at every step. With ten as RLPD has them, two are drawn for the target, there is LayerNorm, and the actor
+climbs the mean.
+The loop (`sac_loop.py`) computes one critic after the other, with autograd. So that what the ensemble adds can be told
+from what the gradients by hand do, ours also take turns with the same gradients by hand of one critic after the other.
+And beside all stand the products between hidden layers of the same update alone, with nothing between them.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from types import SimpleNamespace
 from typing import cast
 
@@ -26,9 +29,14 @@ from plaudit.rl import Trainer, build_algo, build_policy
 from plaudit.rl.algorithms.sac import SAC
 from plaudit.rl.ensemble import Ensemble, Pass
 from plaudit.rl.replay import Replay
+from sac_loop import Loop, Shape
 from sb3_adapter import Sb3Adapter
 
-BATCH, WIDTH, FILLED, NUM_ENVS = 256, 256, 2048, 16
+BATCH, FILLED, NUM_ENVS = 256, 2048, 16
+
+RLPD = Shape(10, 128, believed=2, mean=True, norm=True, interval=2)
+"""Its paper's critics, with the units and the actor's interval of our recipe."""
+
 LATER = 10**9
 """Learning does not begin by itself."""
 
@@ -72,48 +80,83 @@ class OneByOne:
         return None if inputs is None else torch.stack([part for part in found if part is not None]).sum(0)
 
 
-def plaudit_steps(critics: int, *, looped: bool = False) -> Callable[[int], object]:
-    """Our gradient steps, so many at a call; `looped` has one critic after the other computed."""
+def filled(shape: Shape) -> SAC:
+    """Our algorithm, with a replay to learn from."""
     env = build_env("PushCube", {"num_envs": NUM_ENVS})
-    network = {"type": "mlp", "hidden_sizes": [WIDTH, WIDTH], "activation": "relu"}
-    block = {"name": "sac", "cfg": {"num_critics": critics}, "actor": network, "critic": network}
+    network = {"type": "mlp", "hidden_sizes": [shape.width] * 2, "activation": "relu"}
+    critics = {"num_critics": shape.critics, "critic_layer_norm": shape.norm}
+    block = {"name": "sac", "cfg": critics, "actor": network, "critic": network}
     policy = build_policy(block, env.observation_space, env.action_space)
-    cfg = {"batch_size": BATCH, "capacity": 100_000, "learning_starts": LATER, "min_critics": critics}
+    cfg = {
+        "batch_size": BATCH,
+        "capacity": 100_000,
+        "learning_starts": LATER,
+        "min_critics": shape.believed,
+        "actor_critics": "mean" if shape.mean else "min",
+        "actor_interval": shape.interval,
+    }
     algorithm = build_algo("sac", cfg, policy)
     assert isinstance(algorithm, SAC)
     trainer = Trainer(policy, env, algorithm, settings=RuntimeConfig(rollout_steps=FILLED // NUM_ENVS))
     trainer.train(iterations=1)
     env.close()
+    return algorithm
+
+
+def plaudit_steps(shape: Shape, *, looped: bool = False) -> Callable[[int], object]:
+    """Our gradient steps, so many at a call; `looped` has one critic after the other computed."""
+    algorithm = filled(shape)
     learner = algorithm.learner
     if looped:
         learner.critics, learner.target = (cast(Pass, OneByOne(part)) for part in (learner.critics, learner.target))
     return lambda count: learner.learn(algorithm.batch(count), count)
 
 
-def sb3_steps(critics: int) -> Callable[[int], object]:
+def loop_steps(shape: Shape) -> Callable[[int], object]:
+    """Those of a loop over critics with autograd, on batches of our replay."""
+    algorithm = filled(shape)
+    features, to_unit = algorithm.policy.features, algorithm.policy.to_unit
+    first = algorithm.batch(1)
+    loop = Loop(shape, features(first.obs).shape[-1], first.action.shape[-1])
+
+    def run(count: int) -> None:
+        for _ in range(count):
+            batch = algorithm.batch(1)
+            with torch.no_grad():
+                obs, next_obs = features(batch.obs), features(batch.next_obs)
+            loop.step(obs, next_obs, batch._replace(action=to_unit(batch.action)))
+
+    return run
+
+
+def sb3_steps(shape: Shape) -> Callable[[int], object]:
     """SB3's."""
     env = Sb3Adapter(build_env("PushCube", {"num_envs": NUM_ENVS}))
-    networks = {"net_arch": [WIDTH, WIDTH], "n_critics": critics}
+    networks = {"net_arch": [shape.width] * 2, "n_critics": shape.critics}
     model = Sb3SAC("MlpPolicy", env, policy_kwargs=networks, learning_starts=LATER, buffer_size=100_000, device="cpu")
     model.learn(FILLED, log_interval=None)
     env.close()
     return lambda count: model.train(count, BATCH)
 
 
-def products(critics: int) -> Callable[[int], object]:
-    """The products between hidden layers of such an update, so many updates at a call.
+def products(shape: Shape) -> Callable[[int], object]:
+    """The products between hidden layers of such updates, so many updates at a call.
 
-    Each critic has three (forward, and back to its weights and to its inputs), its target one, and the actor's way
-    through it two, forward and back; the actor has one for the next action, and three of its own.
+    Each critic has three (forward, and back to its weights and to its inputs), each target that is believed one, and
+    the actor's way through a critic two, forward and back; the actor has one for the next action, and three of its own.
     """
-    sides = [(6, critics), (4, 1)]
-    shapes = [(times, torch.randn(n, BATCH, WIDTH), torch.randn(n, WIDTH, WIDTH)) for times, n in sides]
-    outs = [torch.empty_like(x) for _, x, _ in shapes]
+    sides = [(3, shape.critics, 1), (1, shape.believed, 1), (2, shape.critics, shape.interval)]
+    sides += [(1, 1, 1), (3, 1, shape.interval)]
+    shapes = [
+        (times, torch.randn(n, BATCH, shape.width), torch.randn(n, shape.width, shape.width), every)
+        for times, n, every in sides
+    ]
+    outs = [torch.empty_like(x) for _, x, _, _ in shapes]
 
     def run(count: int) -> None:
-        for _ in range(count):
-            for (times, x, weights), out in zip(shapes, outs, strict=True):
-                for _ in range(times):
+        for step in range(count):
+            for (times, x, weights, every), out in zip(shapes, outs, strict=True):
+                for _ in range(times if step % every == 0 else 0):
                     torch.bmm(x, weights, out=out)
 
     return run
@@ -131,36 +174,37 @@ def speed(steps: Callable[[int], object], threads: int, count: int) -> Callable[
     return run
 
 
-def compared(critics: int, target: float, quick: bool) -> list[Row]:
-    """All sides, each with the number of threads that is best for it."""
-    say(f"gradient steps/s, {critics} critics of {WIDTH} x {WIDTH}, batches of {BATCH}")
-    sides = {"plaudit": plaudit_steps(critics), "sb3": sb3_steps(critics), "products": products(critics)}
-    if critics > 2:
-        sides["one by one"] = plaudit_steps(critics, looped=True)
+def compared(name: str, shape: Shape, wanted: Mapping[str, float | None], quick: bool) -> list[Row]:
+    """All sides in `wanted`, by the ratio that is, each with the number of threads that is best for it."""
+    say(f"gradient steps/s, {name}, {shape.width} x {shape.width} units, batches of {BATCH}")
     count = 10 if quick else 50
     runs = {}
-    for name, steps in sides.items():
+    for side in ("plaudit", *wanted):
+        steps = SIDES[side](shape)
         steps(2)  # Once for nothing.
-        runs |= {f"{name}, {n}t": speed(steps, n, count) for n in sorted({1, cores()})}
+        runs |= {f"{side}, {n}t": speed(steps, n, count) for n in sorted({1, cores()})}
     seen = take_turns(runs, 3 if quick else 7)
     best = {
-        side: max((name for name in seen if name.startswith(side)), key=lambda name: statistics.median(seen[name]))
-        for side in sides
+        side: max((key for key in seen if key.startswith(side)), key=lambda key: statistics.median(seen[key]))
+        for side in ("plaudit", *wanted)
     }
     mine = best.pop("plaudit")
     ours = seen[mine]
-    peers = {
-        "sb3": "SB3" if critics == 2 else "SB3, which loops over critics",
-        "one by one": "our own, looped over",
-        "products": "the products alone",
-    }
     rows = []
-    for side, name in best.items():
-        theirs, note = seen[name], f"threads: ours {mine[-2]}, the other {name[-2]}"
+    for side, key in best.items():
+        theirs, note = seen[key], f"threads: ours {mine[-2]}, the other {key[-2]}"
         value, other, ratio = statistics.median(ours), statistics.median(theirs), paired_ratio(ours, theirs)
-        wanted = target if side == "sb3" else None  # Against ourselves it is told, not promised: see the docstring.
-        rows.append(Row(f"SAC, {critics} critics", value, "updates/s", peers[side], other, ratio, wanted, note=note))
+        rows.append(Row(f"SAC, {name}", value, "updates/s", side, other, ratio, wanted[side], note=note))
     return rows
+
+
+SIDES: dict[str, Callable[[Shape], Callable[[int], object]]] = {
+    "plaudit": plaudit_steps,
+    "SB3": sb3_steps,
+    "loop over critics": loop_steps,
+    "our own, looped over": partial(plaudit_steps, looped=True),
+    "products alone": products,
+}
 
 
 def memory() -> Row:
@@ -178,7 +222,13 @@ def memory() -> Row:
 
 def benchmark(quick: bool) -> list[Row]:
     """All of it."""
-    return [*compared(2, 2.0, quick), *compared(10, 3.0, quick), memory()]
+    many: dict[str, float | None] = {"loop over critics": 3.0, "our own, looped over": None, "products alone": None}
+    return [
+        *compared("2 critics", Shape(2, 256, believed=2), {"SB3": 2.0, "products alone": None}, quick),
+        *compared("10 critics", Shape(10, 256, believed=10), {"SB3": None} | many, quick),
+        *compared("10 critics as in RLPD", RLPD, many, quick),
+        memory(),
+    ]
 
 
 if __name__ == "__main__":
