@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from plaudit.episodes.episode import UNKNOWN, Episode, EpisodeSource
-from plaudit.errors import DataError
-from plaudit.rl.demonstrations import check, chosen, demonstrations, own_rewards
+from plaudit.errors import ConfigError, DataError
+from plaudit.rl.demonstrations import check, chosen, demonstrations, own_rewards, whole
 
 OBS = gym.spaces.Dict({"state": gym.spaces.Box(-9, 9, (2,), np.float32)})
 ACTION = gym.spaces.Box(np.float32(-1), np.float32(2), (1,), np.float32)
@@ -153,9 +153,47 @@ def test_what_does_not_fit_is_named() -> None:
         (replace(good, actions=np.zeros((3, 2), np.float32)), r"has actions of shape \(2,\), but the env takes \(1,\)"),
         (replace(good, actions=good.actions + 1.9), r"number 0 of action 1 is 2.15, but the env takes -1 to 2"),
         (replace(good, actions=good.actions * np.float32("nan")), r"number 0 of action 0 is nan"),
+        (replace(good, state=_with_nan(good.state, 1)), r"'a': 'state' is unknown or infinite at instant 1"),
+        (replace(good, state=_with_nan(good.state, 2)[1:]), r"'a': 'state' is unknown or infinite at instant 2"),
     ]
     for one, message in wrong:
         with pytest.raises(DataError, match=message):
             check(one, OBS, ACTION)
     with pytest.raises(DataError, match=r"'a' has no rewards"):
         own_rewards(replace(good, rewards=None))
+    with pytest.raises(DataError, match=r"'a': the reward of step 2 is nan"):
+        own_rewards(replace(good, rewards=np.array([0, 1, np.nan], np.float32)))
+
+
+def _with_nan(values: Any, row: int) -> Any:
+    changed = values.copy()
+    changed[row, 1] = np.nan
+    return changed
+
+
+def test_more_than_there_is_memory_for_is_told_by_the_key_that_decides_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plaudit.rl.replay.available_memory", lambda: 100)
+    with pytest.raises(ConfigError, match=r"algorithm.cfg.num_demonstrations: 6 transitions .*Take fewer\."):
+        demonstrations([episode("a")], OBS, ACTION, "cpu", own_rewards)
+
+
+def test_what_the_last_action_led_to_may_be_unknown() -> None:
+    full = episode("a")
+    space = gym.spaces.Dict({**OBS.spaces, "camera": gym.spaces.Box(0, 255, (4, 4, 3), np.uint8)})
+    assert whole(full, space, ["camera"]) is full
+    numberless = replace(full, state=_with_nan(full.state, 3))
+    short = whole(numberless, OBS).check()
+    assert short.length == 2 and short.frame_index.tolist() == [0, 1, 2] and short.state is not None
+    assert short.state[:, 0].tolist() == [0, 1, 2] and short.rewards is not None and short.rewards.tolist() == [0, 0]
+    over = whole(replace(numberless, terminated=np.array([False, False, True])), OBS).check()
+    assert over.length == 3 and over.state is not None and over.state[:, 0].tolist() == [0, 1, 2, 2]
+    index, frames = full.frame_index[:3], {"camera": full.frames["camera"][:3]}
+    unseen = replace(full, frames=frames, frame_index=index, labels=full.labels[:3])
+    assert whole(unseen, OBS) is unseen  # Nobody looks.
+    assert whole(unseen, space).check().length == whole(unseen, OBS, ["camera"]).check().length == 2
+    over = replace(unseen, terminated=np.array([False, False, True]))
+    assert whole(over, space).check().frame_index.tolist() == [0, 1, 2, 3]
+    assert whole(over, OBS, ["camera"]).length == 2  # A model cannot judge a picture that is not there.
+    with pytest.raises(DataError, match=r"'one' has one step alone, and what it led to is unknown"):
+        one = episode("one", 1)
+        whole(replace(one, state=_with_nan(one.state, 1)), OBS)

@@ -255,11 +255,30 @@ def test_its_memory_is_told_before_it_is_taken(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "plaudit")
-    open_replay(100_000, 10, 5, 2, torch.device("cpu"))
     # Five numbers observed, two of an action, reward and version, four bytes each; eight for the number, three flags.
-    assert "replay: room for 100,000 transitions of 47 bytes, 5 MB of memory." in caplog.text
+    line = "replay: room for 100,000 transitions of 47 bytes, 5 MB of memory."
+
+    def allocate(name: str, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
+        assert line in caplog.text
+        return torch.zeros(shape, dtype=kind)
+
+    replay, _ = open_replay(100_000, 10, 5, 2, torch.device("cpu"), allocate=allocate)
+    assert replay.nbytes == 47 * replay.slots == 4_700_000
     monkeypatch.setattr(module, "available_memory", lambda: 10**9)
     with pytest.raises(
         ConfigError, match=r"capacity: 100,000,000 transitions of 47 bytes take 4.7 GB, but only 1.0 GB"
     ):
         Replay(10**8, 10, 5, 2)
+
+
+def test_batches_go_where_they_are_wanted() -> None:
+    replay = Replay(40, 1, {"state": (2,), "camera": (4, 4, 3)}, 1, onto="meta")
+    obs = {"state": torch.zeros(1, 2), "camera": torch.zeros(1, 4, 4, 3, dtype=torch.uint8)}
+    nothing = torch.zeros(1, dtype=torch.bool)
+    for _ in range(5):
+        replay.add(obs, torch.zeros(1, 1), torch.zeros(1), nothing, nothing, obs, None)
+    batch = replay.sample(4, 2, 0.9)
+    assert isinstance(batch.obs, dict) and isinstance(batch.next_obs, dict)
+    parts = [*batch.obs.values(), *batch.next_obs.values(), batch.action, batch.reward, batch.discount]
+    assert {part.device.type for part in parts} == {"meta"}
+    assert {part.device.type for part in replay.columns.values()} == {"cpu"}

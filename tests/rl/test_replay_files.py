@@ -206,6 +206,24 @@ def test_a_replay_in_files_is_there_again_without_being_read(tmp_path: Path, ste
     assert "obs..bin" in files(tmp_path) and "reward.bin" in files(tmp_path)
 
 
+def test_a_size_that_is_refused_leaves_the_files_as_they_were(tmp_path: Path) -> None:
+    def opened(capacity: int) -> tuple[Replay, module.Keeper]:
+        replay, keeper = open_replay(capacity, 2, 1, 1, CPU, storage="disk", folder=tmp_path)
+        assert keeper is not None
+        return replay, keeper
+
+    (replay, keeper), walk = opened(60), Walk(2, 3)
+    for _ in range(8):
+        walk.step(replay)
+    keeper.save()
+    state, then = keeper.state_dict(), rows(everything(replay))
+    with pytest.raises(CheckpointError, match=r"has 240 bytes, but this run's would have 320. Keep algorithm.cfg.cap"):
+        opened(80)
+    other, second = opened(60)
+    second.load(state)
+    assert rows(everything(other)) == then
+
+
 def test_files_have_their_room_on_the_disk_and_are_sent_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ from sac_helpers import make_trainer, sac_of
 
 from plaudit.envs.base import VecEnv
 from plaudit.episodes.episode import Episode
+from plaudit.episodes.formats import load_episodes, open_writer
 from plaudit.episodes.store import EpisodeStore
 from plaudit.errors import DataError
 from plaudit.rewards.env import RewardedEnv
@@ -134,11 +135,41 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path)
     few = episode("a")
     few = replace(few, frames={"base_camera": few.frames["base_camera"][[0, 5]]}, labels=few.labels[[0, 5]])
     few = replace(few, frame_index=np.array([0, 5], np.int32))
-    slider = Slider(2)
-    trainer = trainer_on(RewardedEnv(slider, manager()), stored(tmp_path / "few", few))
-    episodes = pick(trainer.algorithm, slider, manager())
     with pytest.raises(DataError, match=r"has pictures of 1 of its 5 steps, but the reward model must see 5"):
-        show(trainer.algorithm, trainer.env, episodes)
+        picked(stored(tmp_path / "few", few), manager())
+    assert picked(stored(tmp_path / "end", few), manager(reward_mode="terminal"))
+    large = episode("a", frames={"base_camera": np.zeros((6, 8, 12, 3), np.uint8)})
+    with pytest.raises(DataError, match=r"'a': the pictures of 'base_camera' are 8x12, but the reward model takes"):
+        picked(stored(tmp_path / "large", large), manager())
+    silent = stored(tmp_path / "silent", episode("a", rewards=None))
+    with pytest.raises(DataError, match=r"'a' has no rewards; train on a reward model, or record them"):
+        picked(silent)
+    with pytest.raises(DataError, match=r"'a' has no rewards"):  # They would be added to the model's.
+        picked(silent, manager(combine_mode="add"))
+    assert picked(silent, manager())
+
+
+@pytest.mark.parametrize("terminated", [False, True])
+@pytest.mark.parametrize("judged", [False, True])
+def test_a_layout_without_the_last_instant_is_learned_from(tmp_path: Path, terminated: bool, judged: bool) -> None:
+    over = (np.arange(5) == 4) & terminated
+    ended = episode("a", terminated=over, truncated=~over & (np.arange(5) == 4))
+    open_writer(tmp_path / "theirs", "realworld").add([ended])
+    read = load_episodes(tmp_path / "theirs")[0]  # Its camera has another name than the env's.
+    place = stored(tmp_path / "data", replace(read, frames={"base_camera": read.frames["main_images"]}))
+    slider = Slider(2)
+    model = manager() if judged else None
+    trainer = trainer_on(slider if model is None else RewardedEnv(slider, model), place)
+    show(trainer.algorithm, trainer.env, pick(trainer.algorithm, slider, model))
+    # What it led to is unknown of the fifth step. The env's own reward of it counts, where nothing was to come.
+    kept = 5 if terminated and not judged else 4
+    assert rewards(trainer) == pytest.approx([0, 1, 1, 1] if judged else PLACES[1:][:kept].tolist())
+    replay = sac_of(trainer).demonstrations
+    assert replay is not None
+    batch = replay.take(replay.transitions(), 1, 0.5)
+    assert batch.discount.tolist() == [0.5] * 4 + [0.0] * (kept - 4)
+    trainer.train(iterations=3)
+    assert all(part.isfinite().all() for part in trainer.policy.state_dict().values())
 
 
 RULES = {"num_envs": 9, "cameras": ["eye"], "randomize": 1.0, "episode_length": 70, "action_scale": 0.05}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
@@ -16,7 +17,7 @@ from plaudit.episodes.episode import SUCCESS, UNKNOWN, Episode, EpisodeSource
 from plaudit.errors import DataError
 from plaudit.rl.obs import flat, obs_dim
 from plaudit.rl.relabel import Layout
-from plaudit.rl.replay import Replay
+from plaudit.rl.replay import Replay, check_room, layout_of
 
 logger = logging.getLogger("plaudit")
 
@@ -87,8 +88,11 @@ def demonstrations(
         extras: As `Replay` takes them.
     """
     slots = sum(episode.length + 1 for episode in episodes) + 2
-    dims = obs_dim(obs_space)
-    replay = Replay(slots, 1, dims, action_space.shape[0], device, extras=extras)
+    dims, actions = obs_dim(obs_space), action_space.shape[0]
+    check_room(
+        layout_of(dims, actions, extras), slots, torch.device(device), "algorithm.cfg.num_demonstrations", "Take fewer"
+    )
+    replay = Replay(slots, 1, dims, actions, device, extras=extras)
     for episode in episodes:
         obs, first = _observations(episode, obs_space)
         action = _actions(episode, action_space)[first:]
@@ -100,7 +104,7 @@ def demonstrations(
         replay.add_episode(
             flat(parts),
             action.to(replay.device),
-            {"terminated": terminated, "ended": ended, **told},
+            {"terminated": terminated, **told, "ended": ended},
         )
     logger.info(
         "demonstrations: %s transitions; %d of %d demonstrations end in success, %.0f %% of steps rewarded.",
@@ -110,6 +114,59 @@ def demonstrations(
         100 * float((replay.columns["reward"][replay.transitions()] > 0).float().mean()),
     )
     return replay
+
+
+def whole(episode: Episode, observed: gym.spaces.Dict, judged: Collection[str] = ()) -> Episode:
+    """An episode of which the last instant is known, as far as it can be.
+
+    Some layouts do not record what the last action led to. Where the task itself was over by then, no value depends on
+    it, and what was before stands in its place. Else, and where a reward model would have to see it, the last step is
+    left out.
+
+    Args:
+        episode: Any.
+        observed: The env's observations.
+        judged: Cameras that a reward model looks at.
+    """
+    cameras = {key for key, part in observed.spaces.items() if len(part.shape or ()) != 1}
+    state = episode.state if len(cameras) < len(observed.spaces) else None
+    needed = (cameras | set(judged)) & set(episode.frames)
+    unseen = bool(needed) and bool(episode.frame_index[-1] == episode.length - 1)
+    if not unseen and (state is None or bool(np.isfinite(state[-1]).all())):
+        return episode
+    over = episode.terminated is not None and bool(episode.terminated[-1])
+    return _repeated(episode) if over and not (unseen and judged) else _shortened(episode)
+
+
+def _repeated(episode: Episode) -> Episode:
+    """An episode whose last instant looks like the one before."""
+    changes: dict[str, Any] = {}
+    if episode.state is not None and len(episode.state) > 1 and not np.isfinite(episode.state[-1]).all():
+        changes["state"] = np.concatenate([episode.state[:-1], episode.state[-2:-1]])
+    if episode.frame_index[-1] == episode.length - 1:
+        changes["frames"] = {name: np.concatenate([part, part[-1:]]) for name, part in episode.frames.items()}
+        changes["frame_index"] = np.append(episode.frame_index, np.int32(episode.length))
+        changes["labels"] = np.append(episode.labels, np.int8(UNKNOWN))
+        changes["flags"] = {name: np.append(part, np.int8(UNKNOWN)) for name, part in episode.flags.items()}
+    return replace(episode, **changes)
+
+
+def _shortened(episode: Episode) -> Episode:
+    """An episode without its last step."""
+    if episode.length < 2:
+        raise DataError(f"demonstration '{episode.id}' has one step alone, and what it led to is unknown.")
+    kept = episode.frame_index < episode.length
+    names = ("state", "actions", "rewards", "terminated", "truncated")
+    steps: dict[str, Any] = {name: None if (part := getattr(episode, name)) is None else part[:-1] for name in names}
+    return replace(
+        episode,
+        length=episode.length - 1,
+        frames={name: part[kept] for name, part in episode.frames.items()},
+        labels=episode.labels[kept],
+        flags={name: part[kept] for name, part in episode.flags.items()},
+        frame_index=episode.frame_index[kept],
+        **steps,
+    )
 
 
 def check(episode: Episode, obs_space: gym.spaces.Dict, action_space: gym.spaces.Box) -> None:
@@ -122,12 +179,16 @@ def own_rewards(episode: Episode) -> Told:
     """The rewards that were recorded with an episode."""
     if episode.rewards is None:
         raise DataError(f"demonstration '{episode.id}' has no rewards; train on a reward model, or record them.")
+    if (bad := ~np.isfinite(episode.rewards)).any():
+        step = int(bad.argmax())
+        raise DataError(f"demonstration '{episode.id}': the reward of step {step} is {episode.rewards[step]}.")
     return {"reward": torch.from_numpy(np.array(episode.rewards))}
 
 
 def any_rewards(episode: Episode) -> Told:
-    """The rewards that were recorded with an episode, or zeros: for whoever does not learn from them."""
-    return {"reward": torch.zeros(episode.length)} if episode.rewards is None else own_rewards(episode)
+    """The rewards that were recorded with an episode, as far as there are any: for whoever does not learn from them."""
+    recorded = np.zeros(episode.length, np.float32) if episode.rewards is None else episode.rewards
+    return {"reward": torch.from_numpy(np.nan_to_num(recorded))}
 
 
 def _observations(episode: Episode, space: gym.spaces.Dict) -> tuple[dict[str, NDArray[Any]], int]:
@@ -148,6 +209,11 @@ def _observations(episode: Episode, space: gym.spaces.Dict) -> tuple[dict[str, N
             raise DataError(
                 f"demonstration '{episode.id}': the env observes '{key}' with shape {part.shape}, but the episode has "
                 f"{shape}. Collect demonstrations in the same env, with all frames where it observes pictures."
+            )
+        if values.dtype == np.float32 and (bad := ~np.isfinite(values).all(-1)).any():
+            raise DataError(
+                f"demonstration '{episode.id}': '{key}' is unknown or infinite at instant {late + int(bad.argmax())}. "
+                "Leave the episode out, or record it again."
             )
         first, found[key] = max(first, late), values
     return {key: values[len(values) - (episode.length + 1 - first) :] for key, values in found.items()}, first

@@ -9,7 +9,7 @@ import torch
 
 from plaudit.compute import available_memory
 from plaudit.errors import ConfigError, DataError, EnvError
-from plaudit.rl.obs import ObsDim, PolicyObs
+from plaudit.rl.obs import ObsDim, PolicyObs, map_obs
 from plaudit.rl.relabel import Layout
 
 Columns = dict[str, torch.Tensor]
@@ -62,6 +62,7 @@ class Replay:
         extras: Name to shape and type of what else is kept of each transition.
         allocate: From the shape and type of a column to the column, by its name; `None` takes memory, after seeing
             that there is enough.
+        onto: Where batches are wanted; `None` where it is kept.
 
     Attributes:
         columns: Everything, (slots, ...) each: `obs/…`, `action`, `reward`, `terminated` (the task was over), `ended`
@@ -81,26 +82,17 @@ class Replay:
         *,
         extras: Layout | None = None,
         allocate: Allocate | None = None,
+        onto: torch.device | str | None = None,
     ) -> None:
         self.num_envs, self.device = num_envs, torch.device(device)
-        self.rows = max(3, -(-capacity // num_envs))
-        self.slots = self.rows * num_envs
-        shapes = {"": (obs_dim,)} if isinstance(obs_dim, int) else obs_dim
-        self.one_obs = list(shapes) == [""]
+        self.onto = self.device if onto is None else torch.device(onto)
+        self.slots = slots_of(capacity, num_envs)
+        self.rows = self.slots // num_envs
+        self.one_obs = isinstance(obs_dim, int) or list(obs_dim) == [""]
         self.extras = dict(extras or {})
-        layout: dict[str, tuple[tuple[int, ...], torch.dtype]] = {
-            **{OBS + key: (shape, torch.uint8 if len(shape) == 3 else torch.float32) for key, shape in shapes.items()},
-            "action": ((action_dim,), torch.float32),
-            "reward": ((), torch.float32),
-            "terminated": ((), torch.bool),
-            "ended": ((), torch.bool),
-            "done": ((), torch.bool),
-            "version": ((), torch.int32),
-            NUMBER: ((), torch.int64),
-            **self.extras,
-        }
+        layout = layout_of(obs_dim, action_dim, extras)
         if allocate is None:
-            check_room(layout, self.slots)
+            check_room(layout, self.slots, self.device)
         self.columns: Columns = {
             name: torch.zeros(self.slots, *shape, dtype=kind, device=self.device)
             if allocate is None
@@ -122,7 +114,7 @@ class Replay:
 
     def move(self, device: torch.device) -> None:
         """Is kept elsewhere from now on."""
-        self.device = device
+        self.device = self.onto = device
         self.columns = {name: column.to(device) for name, column in self.columns.items()}
 
     def slot(self, heads: torch.Tensor, envs: torch.Tensor | None = None) -> torch.Tensor:
@@ -136,7 +128,7 @@ class Replay:
         slots = self.slot(self.heads)
         same = torch.ones(self.num_envs, dtype=torch.bool)
         for name, part in self._parts(obs).items():
-            same &= (self.columns[name][slots] == part).flatten(1).all(1).cpu()
+            same &= (self.columns[name][slots] == part.to(self.device)).flatten(1).all(1).cpu()
         before = self.slot(self.heads - 1)
         within = (self.heads > 0) & (self.columns["done"][before] & ~self.columns["ended"][before]).cpu()
         self._skip((within & ~same).nonzero().squeeze(-1))
@@ -215,7 +207,7 @@ class Replay:
         for name, part in self._parts(obs).items():
             self._write(name, slots, part)
         for name, value in {"action": action, NUMBER: numbers[:-1], **told}.items():
-            self._write(name, slots[:-1], value.to(self.device))
+            self._write(name, slots[:-1], value)
         self.columns["done"][slots[:-1]] = True
         self.size += count
         self.heads += count + 1
@@ -223,7 +215,15 @@ class Replay:
 
     def sample(self, count: int, n_step: int, gamma: float) -> Batch:
         """Draws transitions, each as likely as any other, with torch's global random numbers."""
-        return self.take(self._draw(count), n_step, gamma)
+        return self._there(self.take(self._draw(count), n_step, gamma))
+
+    def _there(self, batch: Batch) -> Batch:
+        """A batch where it is wanted."""
+        if self.onto == self.device:
+            return batch
+        obs, next_obs = (map_obs(lambda part: part.to(self.onto), side) for side in (batch.obs, batch.next_obs))
+        action, reward, discount = (part.to(self.onto) for part in (batch.action, batch.reward, batch.discount))
+        return Batch(obs, action, reward, discount, next_obs)
 
     def take(self, slots: torch.Tensor, n_step: int, gamma: float) -> Batch:
         """The transitions that begin in some slots, int64 (n,)."""
@@ -287,7 +287,7 @@ class Replay:
         column = self.columns[name]
         if value.dtype != column.dtype:
             raise DataError(f"'{name}' is {value.dtype}, but the replay has room for {column.dtype}.")
-        column.index_copy_(0, slots.to(self.device), value)
+        column.index_copy_(0, slots.to(self.device), value.to(self.device))
 
     def _free(self, slots: torch.Tensor) -> None:
         """Forgets what was in some slots."""
@@ -317,13 +317,46 @@ class Replay:
         return found[:count]
 
 
-def check_room(layout: Layout, slots: int) -> None:
-    """Raises a `ConfigError` where a replay would take more memory than is free."""
-    each = sum(torch.empty(shape, dtype=kind).nbytes for shape, kind in layout.values())
-    free = available_memory()
+def slots_of(capacity: int, num_envs: int) -> int:
+    """How many slots a `Replay` has: as many for each env."""
+    return max(3, -(-capacity // num_envs)) * num_envs
+
+
+def layout_of(obs_dim: ObsDim, action_dim: int, extras: Layout | None = None) -> Layout:
+    """Name to the shape of one slot and the type of every column of a `Replay`, with its arguments."""
+    shapes = {"": (obs_dim,)} if isinstance(obs_dim, int) else obs_dim
+    return {
+        **{OBS + key: (shape, torch.uint8 if len(shape) == 3 else torch.float32) for key, shape in shapes.items()},
+        "action": ((action_dim,), torch.float32),
+        "reward": ((), torch.float32),
+        "terminated": ((), torch.bool),
+        "ended": ((), torch.bool),
+        "done": ((), torch.bool),
+        "version": ((), torch.int32),
+        NUMBER: ((), torch.int64),
+        **(extras or {}),
+    }
+
+
+def bytes_of(layout: Layout) -> int:
+    """What one slot takes."""
+    return sum(torch.empty(shape, dtype=kind).nbytes for shape, kind in layout.values())
+
+
+def check_room(
+    layout: Layout,
+    slots: int,
+    device: torch.device,
+    key: str = "algorithm.cfg.capacity",
+    cure: str = "Set it lower, or keep it on the disk with algorithm.cfg.storage=disk",
+) -> None:
+    """Raises a `ConfigError` where a replay would take more memory than is free: `key` decides how much that is, and
+    `cure` says what to do.
+    """
+    each = bytes_of(layout)
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory()
     if free is not None and slots * each > free:
         raise ConfigError(
-            f"algorithm.cfg.capacity: {slots:,} transitions of {each:,} bytes take {slots * each / 1e9:.1f} GB, but "
-            f"only {free / 1e9:.1f} GB of memory are free. Set it to {int(0.8 * free / each):,} or less, or keep it on "
-            "the disk with algorithm.cfg.storage=disk."
+            f"{key}: {slots:,} transitions of {each:,} bytes take {slots * each / 1e9:.1f} GB, but only "
+            f"{free / 1e9:.1f} GB of memory are free. There is room for {int(0.8 * free / each):,}. {cure}."
         )

@@ -25,7 +25,7 @@ from plaudit.files import whole_file
 from plaudit.rl.checkpoint import check_complete
 from plaudit.rl.obs import ObsDim
 from plaudit.rl.relabel import Layout
-from plaudit.rl.replay import NUMBER, Allocate, Replay, check_room
+from plaudit.rl.replay import NUMBER, Allocate, Replay, bytes_of, check_room, layout_of, slots_of
 
 logger = logging.getLogger("plaudit")
 
@@ -74,26 +74,25 @@ def open_replay(
     """A replay that lives in memory or in files, with the other arguments of `Replay`, and who keeps it in `folder`:
     nobody where that is `None`. `allocate` gives the memory.
     """
-    keeper: Keeper | None = None
-    if storage == "memory":
-        replay = Replay(capacity, num_envs, obs_dim, action_dim, device, extras=extras, allocate=allocate)
-        if allocate is not None:  # It has not been taken yet: that happens when it is written to.
-            check_room({name: (part.shape[1:], part.dtype) for name, part in replay.columns.items()}, replay.slots)
-        keeper = None if folder is None else ReplayLog(replay, folder)
-    elif folder is None:
+    if storage == "disk" and folder is None:
         raise ConfigError("algorithm.cfg.storage is 'disk', but this run has no folder to keep it in.")
-    else:
-        keeper = files = MappedFiles(folder)
-        replay = Replay(capacity, num_envs, obs_dim, action_dim, device, extras=extras, allocate=files.allocate)
-        files.replay = replay
+    layout, slots = layout_of(obs_dim, action_dim, extras), slots_of(capacity, num_envs)
     logger.info(
         "replay: room for %s transitions of %s bytes, %s MB of %s.",
-        f"{replay.slots:,}",
-        f"{replay.nbytes // replay.slots:,}",
-        f"{replay.nbytes / 1e6:,.0f}",
+        f"{slots:,}",
+        f"{bytes_of(layout):,}",
+        f"{slots * bytes_of(layout) / 1e6:,.0f}",
         storage,
     )
-    return replay, keeper
+    dims = capacity, num_envs, obs_dim, action_dim
+    if storage == "disk" and folder is not None:
+        files = MappedFiles(folder)
+        files.replay = Replay(*dims, extras=extras, allocate=files.allocate, onto=device)
+        return files.replay, files
+    if allocate is not None:  # It is taken when it is written to, and so the replay itself does not ask for room.
+        check_room(layout, slots, device)
+    replay = Replay(*dims, device, extras=extras, allocate=allocate)
+    return replay, None if folder is None else ReplayLog(replay, folder)
 
 
 class ReplayLog:
@@ -228,7 +227,13 @@ class MappedFiles:
         """A column, with what it held where the file is there already."""
         path = self.folder / f"{name.replace('/', '.')}.bin"
         size = math.prod(shape) * kind.itemsize
-        old = path.exists() and path.stat().st_size == size
+        old = path.exists()
+        if old and path.stat().st_size != size:
+            raise CheckpointError(
+                f"the replay '{path}' has {path.stat().st_size:,} bytes, but this run's would have {size:,}. Keep "
+                "algorithm.cfg.capacity, the number of envs and what is observed as they were, or begin a new run with "
+                "runtime.resume, which takes up the policy alone."
+            )
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             free = shutil.disk_usage(self.folder).free

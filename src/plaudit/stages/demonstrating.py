@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from plaudit.config.convert import to_dict
 from plaudit.episodes.episode import Episode
 from plaudit.errors import DataError
 from plaudit.rewards.evidence import FRAME, PICTURED, PLAIN
 from plaudit.rewards.steps import asked
-from plaudit.rl.demonstrations import Told, any_rewards, check, chosen, demonstrations, own_rewards
+from plaudit.rl.demonstrations import Told, any_rewards, check, chosen, demonstrations, own_rewards, whole
 
 if TYPE_CHECKING:
+    from plaudit.config.rewards import RewardConfig
     from plaudit.envs.base import VecEnv
     from plaudit.rewards.env import RewardedEnv
     from plaudit.rewards.pipeline import RewardManager
@@ -56,15 +58,16 @@ def pick(algorithm: BaseAlgorithm, env: VecEnv, manager: RewardManager | None) -
             f"algorithm.cfg.demonstrations: there is nothing at '{place}'. Collect some with plaudit collect, or name "
             "another data set."
         )
-    episodes = chosen(load_episodes(place), wants.episodes, env.headline, failures=wants.failures)
+    cameras = () if manager is None or not wants.rewarded else manager.artifact.cameras
+    found = chosen(load_episodes(place), wants.episodes, env.headline, failures=wants.failures)
+    episodes = [whole(episode, env.observation_space, cameras) for episode in found]
     for episode in episodes:
         check(episode, env.observation_space, env.action_space)
         _check_same_rules(episode, env, manager, wants.rewarded)
-        cameras = () if manager is None or not wants.rewarded else manager.artifact.cameras
-        if missing := [camera for camera in cameras if camera not in episode.frames]:
-            raise DataError(
-                f"demonstration '{episode.id}' has no pictures of '{missing[0]}', which the reward model looks at."
-            )
+        if wants.rewarded and (manager is None or manager.settings.combine_mode != "replace"):
+            own_rewards(episode)
+        if wants.rewarded and manager is not None:
+            _check_pictures(episode, manager)
     return episodes
 
 
@@ -98,6 +101,33 @@ def _check_same_rules(episode: Episode, env: VecEnv, manager: RewardManager | No
             )
 
 
+def _check_pictures(episode: Episode, manager: RewardManager) -> None:
+    """Refuses an episode that a reward model cannot judge."""
+    size = tuple(manager.artifact.image_size)
+    for camera in manager.artifact.cameras:
+        if camera not in episode.frames:
+            why = f"has no pictures of '{camera}', which the reward model looks at"
+            raise DataError(f"demonstration '{episode.id}' {why}.")
+        if (found := episode.frames[camera].shape[1:3]) != size:
+            raise DataError(
+                f"demonstration '{episode.id}': the pictures of '{camera}' are {found[0]}x{found[1]}, but the reward "
+                f"model takes {size[0]}x{size[1]}. Collect demonstrations with this recipe."
+            )
+    wanted, there = _wanted(episode, manager.settings)
+    if (wanted & ~there).any():
+        raise DataError(
+            f"demonstration '{episode.id}' has pictures of {int(there.sum())} of its {episode.length} steps, but the "
+            f"reward model must see {int(wanted.sum())}. Collect with reward.data_collection.frames_per_episode=null, "
+            "or name a data set that holds all pictures."
+        )
+
+
+def _wanted(episode: Episode, settings: RewardConfig) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Of which steps, (T,), a reward model is asked, and of which there are pictures."""
+    instants = np.arange(1, episode.length + 1)
+    return asked(instants == episode.length, instants, settings), np.isin(instants, episode.frame_index)
+
+
 def _layout(env: RewardedEnv, episode: Episode) -> Layout:
     """What is kept of a demonstration, so that its rewards can be given again: its pictures themselves."""
     cameras = env.manager.artifact.cameras
@@ -126,16 +156,10 @@ class _Judge:
         return {"reward": reward, "terminated": terminated, "ended": ended, "version": version} | seen
 
     def _seen(self, episode: Episode) -> dict[str, torch.Tensor]:
-        count, settings = episode.length, self.env.manager.settings
-        last = np.arange(count) == count - 1
+        count = episode.length
         instants = np.arange(1, count + 1)
-        wanted = asked(last, instants, settings)
-        places, there = np.searchsorted(episode.frame_index, instants), np.isin(instants, episode.frame_index)
-        if (wanted & ~there).any():
-            raise DataError(
-                f"demonstration '{episode.id}' has pictures of {int(there.sum())} of its {count} steps, but the reward "
-                f"model must see {int(wanted.sum())}. Collect with reward.data_collection.frames_per_episode=null."
-            )
+        _, there = _wanted(episode, self.env.manager.settings)
+        places = np.searchsorted(episode.frame_index, instants)
         rewards = np.zeros(count, np.float32) if episode.rewards is None else np.array(episode.rewards)
         terminated = np.zeros(count, bool) if episode.terminated is None else np.array(episode.terminated)
         frames = {

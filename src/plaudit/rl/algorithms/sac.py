@@ -148,7 +148,7 @@ class SAC(BaseAlgorithm):
             obs, kept = next_obs, following
         settled = settle(env)
         if settled is not None:
-            self.buffer.columns["reward"][torch.stack(places)] = settled.reward
+            self.buffer.columns["reward"][torch.stack(places)] = settled.reward.to(self.buffer.device)
         if who is not None:
             self.buffer.columns["version"][torch.stack(places)] = who.judge
         return {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from plaudit.rl.asynchronous.exchange import Exchange
-from plaudit.rl.obs import ObsDim, map_obs
+from plaudit.rl.obs import ObsDim
 from plaudit.rl.relabel import Layout
 from plaudit.rl.replay import Allocate, Batch, Replay
 
@@ -39,8 +39,8 @@ class ReplayReader(Replay):
         exchange: Exchange,
         device: torch.device | str = "cpu",
     ) -> None:
-        super().__init__(capacity, num_envs, obs_dim, action_dim, extras=extras, allocate=allocate)
-        self.exchange, self.onto = exchange, torch.device(device)
+        super().__init__(capacity, num_envs, obs_dim, action_dim, extras=extras, allocate=allocate, onto=device)
+        self.exchange = exchange
         self._written = self.columns["done"]
         self.columns["done"] = torch.zeros_like(self._written)
         self._gone = torch.zeros_like(self.heads)  # Up to where nothing may be read any more, by env.
@@ -67,10 +67,7 @@ class ReplayReader(Replay):
             self.reread()
             # What a transition leads to is newer than itself, and is overwritten later.
             if bool(self.columns["done"][slots].all()):
-                break
-        obs, next_obs = (map_obs(lambda part: part.to(self.onto), side) for side in (batch.obs, batch.next_obs))
-        action, reward, discount = (part.to(self.onto) for part in (batch.action, batch.reward, batch.discount))
-        return Batch(obs, action, reward, discount, next_obs)
+                return self._there(batch)
 
     def _between(self, first: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
         """Slots of the numbers from `first` on and before `end`, int64 (num_envs,) each; no slot twice."""
