@@ -42,3 +42,15 @@ def test_counts_go_on_after_a_resume_and_another_ratio_holds_from_there() -> Non
     changed.load_state_dict(early.state_dict())
     changed.steps = 12
     assert changed.owed == 2
+
+
+def test_where_learning_has_not_begun_it_begins_when_the_config_says_now() -> None:
+    pace, sooner = Pace(0.5, starts=1000), Pace(0.5, starts=200)
+    pace.steps = 300
+    sooner.load_state_dict(pace.state_dict())
+    assert sooner.owed == 50
+    sooner.updates = 50
+    later = Pace(0.5, starts=1000)
+    later.load_state_dict(sooner.state_dict())  # It has begun, and goes on.
+    later.steps += 2
+    assert later.owed == 1

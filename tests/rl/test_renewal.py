@@ -285,7 +285,11 @@ def test_sac_learns_from_what_the_model_says(settings: dict[str, Any]) -> None:
         assert torch.equal(reward, claimed(place, 0.5))
 
 
-def test_rewards_that_were_never_settled_are_given_after_a_resume(tmp_path: Path) -> None:
+def test_rewards_that_were_never_settled_are_given_after_a_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(module, "PIECE", 1)
     env = RewardedEnv(Broken(4, breaks_at=22), manager())
     trainer = make_trainer(env, run=tmp_path, sac=KEYS, rollout_steps=9)
     with pytest.raises(NonFiniteError):
@@ -294,6 +298,8 @@ def test_rewards_that_were_never_settled_are_given_after_a_resume(tmp_path: Path
     resumed.load(tmp_path / "checkpoints" / "latest.pt")
     assert (column(resumed, "version") == UNSETTLED).sum() == 4 * 3  # Of the third rollout, what came before it broke.
     resumed.train(iterations=3)
+    given = [int(text.split()[1]) for text in caplog.messages if "given anew, by" in text]
+    assert given and 4 * 3 <= given[0] <= 4 * (3 + 5)  # Their episodes, and not all that there is.
     buffer = sac_of(resumed).buffer
     place = buffer.obs(buffer.next(buffer.transitions()))[:, 0] / 2  # type: ignore[index]
     assert torch.equal(column(resumed, "reward"), claimed(place, 0.5))

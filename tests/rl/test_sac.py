@@ -304,17 +304,26 @@ def test_demonstrations_that_a_run_never_had_are_refused(tmp_path: Path) -> None
         later.load(tmp_path / "checkpoints" / "latest.pt")
 
 
-def test_failures_that_a_run_keeps_as_demonstrations_are_not_cloned_later(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"demonstrations": None}, r"demonstrations is None, but .* were chosen with 'somewhere'"),
+        ({"demonstrations": "elsewhere"}, r"demonstrations is 'elsewhere', but .* were chosen with 'somewhere'"),
+        ({"num_demonstrations": 9}, r"num_demonstrations is 9, but .* were chosen with None"),
+        ({"demonstration_outcome": "any"}, r"demonstration_outcome is 'any', but .* were chosen with 'success'"),
+    ],
+)
+def test_other_demonstrations_than_a_run_keeps_are_refused(tmp_path: Path, change: dict[str, Any], said: str) -> None:
     given = {"demonstrations": "somewhere"}
-    first = make_trainer(sac={**given, "demonstration_outcome": "any"}, run=tmp_path)
+    first = make_trainer(sac=given, run=tmp_path)
     sac_of(first).show(shown(0.3))
     first.train(iterations=1)
     latest = tmp_path / "checkpoints" / "latest.pt"
-    with pytest.raises(CheckpointError, match=r"algorithm.cfg.cloning: the run keeps demonstrations with failures"):
-        make_trainer(sac={**given, "cloning": 1.0}, run=tmp_path).load(latest)
+    with pytest.raises(CheckpointError, match=rf"algorithm.cfg.{said}"):
+        make_trainer(sac={**given, **change}, run=tmp_path).load(latest)
     again = make_trainer(sac=given, run=tmp_path)
     again.load(latest)
-    assert again.algorithm.state_dict()["demonstration_outcome"] == "any"
+    assert sac_of(again).demonstrations is not None
 
 
 SCRIPT = textwrap.dedent(

@@ -26,7 +26,8 @@ class Pace:
         # The decimal that was written: 0.1 is a tenth, and not the binary number next to it.
         self.ratio = Fraction(repr(ratio))
         self.steps = self.updates = 0
-        self._since, self._before = starts, 0
+        self._starts = self._since = starts
+        self._before = 0
 
     @property
     def owed(self) -> int:
@@ -44,9 +45,14 @@ class Pace:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Puts back what `state_dict` gave. Where that was of another ratio, ours holds from here on."""
+        """Puts back what `state_dict` gave. Where that was of another ratio, ours holds from here on; and our `starts`
+        does, where learning had not begun.
+        """
         check_complete(state, self.state_dict(), "the gradient steps that are due")
         self.steps, self.updates = int(state["steps"]), int(state["updates"])
+        if not self.updates:
+            self._since, self._before = self._starts, 0
+            return
         self._since, self._before = int(state["since"]), int(state["before"])
         if Fraction(state["ratio"]) != self.ratio:
             self._since, self._before = max(self.steps, self._since), self.updates

@@ -21,18 +21,23 @@ PIECE = 1000
 
 
 def renew(replay: Replay, who: Relabelled) -> bool:
-    """Has the rewards of all transitions given again, in place, where not all are of the present judge; returns whether
-    they were. The new verdict also says where the task was over.
+    """Has the rewards given again, in place, that are not of the present judge; returns whether there were any. The new
+    verdict also says where the task was over.
 
     Nothing is learned meanwhile: it takes as long as the model takes for so many pictures, drawn again first where only
     snapshots are kept, and that is said.
     """
-    columns, slots = replay.columns, replay.transitions()
-    if not bool((columns["version"][slots] != who.judge).any()):
+    columns = replay.columns
+    pieces = [
+        part
+        for part in _pieces(replay, replay.transitions())
+        if bool((columns["version"][part] != who.judge).any())  # A rollout that was broken off is no reason for all.
+    ]
+    if not pieces:
         return False
-    started, given = time.perf_counter(), 0
+    started, given, slots = time.perf_counter(), 0, torch.cat(pieces)
     columns["version"][slots] = UNSETTLED  # Whoever is interrupted here, and lives in files, begins again.
-    for part in _pieces(replay, slots):
+    for part in pieces:
         seen = {name: columns[name][part] for name in replay.extras}
         reward, terminated = who.again(seen, columns["ended"][part], replay.obs(replay.next(part)))
         columns["reward"][part] = reward.to(replay.device)

@@ -10,6 +10,7 @@ import torch
 
 from plaudit.compute import apart_threads, claim_threads
 from plaudit.config.schema import Config
+from plaudit.rl.algorithms.sac import digests
 
 if TYPE_CHECKING:
     from plaudit.envs.base import VecEnv
@@ -21,7 +22,9 @@ def beside_learning(config: Config, learns_on: torch.device, *, looks: bool) -> 
     or half of them where a policy that `looks` at pictures learns without a GPU, and the GPU.
     """
     claim_threads(1)
-    kept = bool(config.policy.cfg.get("freeze_encoder"))  # Pictures are turned into numbers while acting.
+    judged, frozen = config.reward.use_reward_model, bool(config.policy.cfg.get("freeze_encoder"))
+    # Then pictures are turned into numbers while acting.
+    kept = frozen and digests(config.algorithm.cfg.get("image_shift", 0), judged=judged)
     acting, learning = apart_threads(config.runtime.threads, looks=looks and learns_on.type == "cpu" and not kept)
     return replace(config, runtime=replace(config.runtime, threads=acting)), torch.device("cpu"), learning
 

@@ -12,6 +12,7 @@ from async_helpers import InThisProcess, actor_of, make_async, shown
 from learned_samples import Slider, brightness, manager
 from sac_helpers import make_trainer, sac_of
 
+from plaudit.envs.base import Step
 from plaudit.envs.config import ProbeConfig
 from plaudit.envs.probes import ObsActionReward
 from plaudit.errors import ConfigError, EnvError, PlauditError
@@ -87,6 +88,44 @@ def test_acting_follows_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
     fresh = make_async(sac={"learning_starts": 16}).policy.state_dict()
     assert any(not torch.equal(value, fresh[name]) for name, value in ours.items())
+
+
+def test_what_is_learned_after_the_last_rollout_is_acted_by_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(Log):
+        """While it is told of an iteration, all that is owed is learned."""
+
+        def on_metrics(self, step: int, metrics: Any) -> None:
+            super().on_metrics(step, metrics)
+            while learner_of(trainer).learn():
+                pass
+
+    log = Slow()
+    trainer = make_async(sac={"learning_starts": 16}, iterations=4, listeners=[log])
+    trainer.train()
+    theirs = learner_of(trainer).policy.state_dict()
+    assert all(torch.equal(value, theirs[name]) for name, value in acting_part(trainer.policy).items())
+    assert log.metrics[-1]["train/updates"] == learner_of(trainer).sac.pace.updates
+
+
+class Failing(ObsActionReward):
+    """A probe that comes apart at a step."""
+
+    left = 21
+
+    def step(self, action: torch.Tensor) -> Step:
+        self.left -= 1
+        if not self.left:
+            raise EnvError("the arm is stuck")
+        return super().step(action)
+
+
+def test_what_was_tried_before_an_env_failed_is_kept(tmp_path: Path) -> None:
+    trainer = make_async(Failing(ProbeConfig(num_envs=4)), run=tmp_path, sac={"learning_starts": 16})
+    with pytest.raises(EnvError, match=r"stuck"):
+        trainer.train()  # In its third rollout of eight steps.
+    resumed = make_async(run=tmp_path, sac={"learning_starts": 16})
+    resumed.load(tmp_path / "checkpoints" / "latest.pt")
+    assert actor_of(resumed).sac.pace.steps == len(actor_of(resumed).buffer) == 4 * 20
 
 
 def test_what_was_learned_is_told_in_means(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,9 @@ from plaudit.rl.replay import Allocate, Batch, Replay
 from plaudit.rl.replay_files import Keeper, ReplayLog, open_replay, replay_for
 from plaudit.rl.sac_policy import SACPolicy
 
+CHOICE = ("demonstrations", "num_demonstrations", "demonstration_outcome")
+"""The keys that choose demonstrations."""
+
 DRAWN = 64 * 2**20
 """Bytes of transitions that are drawn together, at most."""
 
@@ -76,15 +79,12 @@ class SAC(BaseAlgorithm):
         self.demonstrations: Replay | None = None
         self._keeper: Keeper | None = None
         self._shown: Keeper | None = None
-        self._outcome = cfg.demonstration_outcome
         self._judge = 0
         self._digests = False
 
     def initialize_buffer(self, num_steps: int, num_envs: int, obs_dim: ObsDim, action_dim: int) -> None:
         check_shift(self.cfg.image_shift, obs_dim)
-        # What a frozen encoder makes of a picture never changes: it is made once, and kept in the picture's place,
-        # unless that is to be moved, or shown to a reward model again.
-        self._digests = self.policy.frozen and not self.cfg.image_shift and self.relabelled is None
+        self._digests = self.policy.frozen and digests(self.cfg.image_shift, judged=self.relabelled is not None)
         obs_dim = self.policy.digested(obs_dim) if self._digests else obs_dim
         self._dims = obs_dim, action_dim
         self._check_room(num_steps, num_envs)
@@ -228,7 +228,6 @@ class SAC(BaseAlgorithm):
         """What another SAC needs to learn in place of this one, which only acts from then on."""
         self._renew()
         state: dict[str, Any] = {"learner": self.learner.state_dict(), "pace": self.pace.state_dict()}
-        state["demonstration_outcome"] = self._outcome
         given = Learning(state, self._keeper, self.demonstrations, self._shown)
         self.demonstrations = self._keeper = self._shown = None
         return given
@@ -253,32 +252,49 @@ class SAC(BaseAlgorithm):
             state["replay"] = self._keeper.state_dict()
         if self._shown is not None:
             state["demonstrations"] = self._shown.state_dict()
-            state["demonstration_outcome"] = self._outcome
+            state["chosen"] = self._chosen
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         check_complete(state, ("learner", "pace", *(("replay",) if self._keeper is not None else ())), "SAC")
         self.learner.load_state_dict(state["learner"])
         self.pace.load_state_dict(state["pace"])
-        self._outcome = state.get("demonstration_outcome", self._outcome)  # Older checkpoints do not say.
         if self._keeper is None:
             return
+        self._check_shown(state)
         self._keeper.load(state["replay"])
+        if (shown := state.get("demonstrations")) is not None:
+            self.show(replay_for(shown, *self._dims, self.device))
+            assert self._shown is not None
+            self._shown.load(shown)
+
+    @property
+    def _chosen(self) -> dict[str, Any]:
+        """By which keys the demonstrations were chosen."""
+        return {key: getattr(self.cfg, key) for key in CHOICE}
+
+    def _check_shown(self, state: dict[str, Any]) -> None:
+        """Refuses to go on with other demonstrations than a run has had, and keeps."""
         if self.wants is not None and "demonstrations" not in state:
             raise CheckpointError(
                 "the checkpoint is of a run without demonstrations, but algorithm.cfg.demonstrations names some. Begin "
                 "a new run with runtime.resume, which takes up the policy alone, or leave the key as it was."
             )
-        if (shown := state.get("demonstrations")) is not None:
-            if self.cfg.cloning and self._outcome == "any":
+        theirs = state.get("chosen", {})
+        for key, ours in self._chosen.items():
+            if key in theirs and theirs[key] != ours:
                 raise CheckpointError(
-                    "algorithm.cfg.cloning: the run keeps demonstrations with failures among them "
-                    "(demonstration_outcome any), which should not be cloned. Set it to 0, or begin a new run with "
-                    "runtime.resume."
+                    f"algorithm.cfg.{key} is {ours!r}, but the demonstrations that the run keeps were chosen with "
+                    f"{theirs[key]!r}. Leave it as it was, or begin a new run with runtime.resume, which takes up the "
+                    "policy alone."
                 )
-            self.show(replay_for(shown, *self._dims, self.device))
-            assert self._shown is not None
-            self._shown.load(shown)
+
+
+def digests(image_shift: int, *, judged: bool) -> bool:
+    """Whether what a frozen encoder makes of a picture, which never changes, is made once and kept in the picture's
+    place: unless that is to be moved, or `judged` again by a reward model.
+    """
+    return not image_shift and not judged
 
 
 def _mean(parts: list[tuple[int, float]]) -> float | None:

@@ -146,7 +146,11 @@ class Actor(BaseAlgorithm):
                 self.exchange.publish(buffer.heads, self.sac.pace.steps)
 
         self._take_weights()
-        found = self.sac.collect_rollout(env, policy, obs, num_steps, on_step)
+        try:
+            found = self.sac.collect_rollout(env, policy, obs, num_steps, on_step)
+        except BaseException:
+            self.exchange.resting = True  # Nothing is learned from what `save` keeps of it: rewards may be unsettled.
+            raise
         self.exchange.publish(buffer.heads, self.sac.pace.steps)
         return found
 
@@ -201,11 +205,11 @@ class Actor(BaseAlgorithm):
         return found
 
     def catch_up(self, go_on: Callable[[], bool]) -> dict[str, float]:
-        learns = self.owed > 0 and go_on()
-        if learns:
+        if self.owed > 0 and go_on():
             self._work_off(go_on)
         self.exchange.resting = True
-        return self.update() if learns else {}
+        self._take_weights()  # Also where nothing was owed: it may all have been learned since the last rollout.
+        return {} if self._totals is self._told else self.update()
 
     def _work_off(self, go_on: Callable[[], bool]) -> None:
         """Waits for the gradient steps that are owed, and says how far that is."""
@@ -225,7 +229,9 @@ class Actor(BaseAlgorithm):
 
     def save(self, folder: CheckpointFolder, name: str, content: Mapping[str, Any]) -> None:
         weights = acting_part(self.policy) if name == BEST else {}
-        self.process.save(Save(folder, name, pack({**content, "policy": weights}), self.sac.pace.steps))
+        process = self.process
+        self.exchange.publish(self.sac.buffer.heads, self.sac.pace.steps)  # Of a rollout that was broken off too.
+        process.save(Save(folder, name, pack({**content, "policy": weights}), self.sac.pace.steps))
 
     def flush(self) -> None:
         self.process.flush()
