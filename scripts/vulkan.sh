@@ -11,6 +11,7 @@ if ! command -v apt-get >/dev/null; then
   echo "$problem" >&2
   exit 1
 fi
+oldest=24 # As in plaudit.envs.maniskill_vulkan.
 . /etc/os-release
 what=mesa-vulkan-drivers
 list=/etc/apt/sources.list.d/plaudit-backports.list
@@ -31,6 +32,13 @@ if [ "$ID:$VERSION_CODENAME" = debian:bookworm ]; then
   fi
   echo "$sources" | grep -q '^bookworm-backports ' ||
     line="deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $site bookworm-backports main"
+else
+  version=$(apt-cache policy $what 2>/dev/null | sed -nE 's/^ *Candidate: ([0-9]+:)?([0-9]+).*/\2/p')
+  if [ -n "$version" ] && [ "$version" -lt "$oldest" ]; then
+    echo "$problem" >&2
+    echo "This system's own $what is of version $version, and $oldest is needed: only a newer system has it." >&2
+    exit 1
+  fi
 fi
 if [ "$(id -u)" != 0 ]; then
   echo "$problem" >&2

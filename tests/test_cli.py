@@ -263,3 +263,16 @@ def test_public_names_are_there() -> None:
         assert getattr(plaudit, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nope'"):
         _ = plaudit.nope
+
+
+def test_a_module_in_the_folder_that_one_runs_in_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "import gymnasium\ngymnasium.register('Swing-v0', 'gymnasium.envs.classic_control:PendulumEnv')\n"
+    (tmp_path / "swinging.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [part for part in sys.path if part not in ("", str(tmp_path))])
+    monkeypatch.delitem(sys.modules, "swinging", raising=False)
+    assert main(["envs", "gym:swinging:Swing-v0"]) == 0
+    assert "success_key" in capsys.readouterr().out
+    assert sys.path[-1] == str(tmp_path)  # Last, so that a file of the user's hides no package.

@@ -30,5 +30,10 @@ def run(command: str, about: str, config_name: str | None = None) -> int:
         "--config-name", default=config_name, required=needed, metavar="NAME", help=f"one of them{default}"
     )
     args, rest = parser.parse_known_args()
-    file = args.config_path / f"{args.config_name.removesuffix('.yaml')}.yaml"
-    return main([command, str(file) if file.is_file() else args.config_name, *rest])
+    folder = args.config_path
+    # The guides' own folder need not be there: its configs are recipes of ours.
+    if not folder.is_dir() and folder.resolve() != HERE / "config":
+        parser.error(f"--config-path: there is no folder '{folder}'")
+    names = [args.config_name, *(f"{args.config_name}{suffix}" for suffix in (".yaml", ".yml", ".json"))]
+    file = next((folder / name for name in names if (folder / name).is_file()), args.config_name)
+    return main([command, str(file), *rest])

@@ -37,7 +37,8 @@ def test_what_the_simulator_is_made_with(tmp_path: Path, caplog: pytest.LogCaptu
         "'env.train.init_params' is read as 'env.train'.",
         "'env.train.init_params.render_mode' is not used: frames are drawn where wanted.",
     ]
-    assert len(lines) == 4
+    assert "'env.eval.init_params.id' is read as 'env.id', that of training and evaluation." in lines
+    assert len(lines) == 6
 
 
 @pytest.mark.parametrize(("theirs", "ours"), [("always", "always"), ("episode_end", "terminal"), ("nver", "nver")])
@@ -48,6 +49,8 @@ def test_which_frames_are_rendered(theirs: str, ours: str) -> None:
 def test_a_key_of_the_simulator_on_the_command_line() -> None:
     assert load_config("push_cube", ["env.train.init_params.shader=rt"]).env.train == {"shader": "rt"}
     assert load_config("push_cube", ["env.eval.init_params.id=PushCube-v1"]).env.id == "maniskill:PushCube-v1"
+    twice = load_config("push_cube", ["env.eval.init_params.id=maniskill:PushCube-v1"])
+    assert twice.env.id == "maniskill:PushCube-v1"
 
 
 def test_training_and_evaluation_have_one_env(tmp_path: Path) -> None:

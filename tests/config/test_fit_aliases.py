@@ -71,9 +71,10 @@ def test_a_null_is_a_value(tmp_path: Path) -> None:
     assert config.reward.training.save_dir is None and config.reward.training.micro_batch_size == 8
 
 
-def test_our_own_spelling_wins_in_one_file(tmp_path: Path) -> None:
+def test_two_spellings_in_one_file_must_agree(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("reward: {num_epochs: 3, training: {num_epochs: 4}}")
-    assert load_fit_config(tmp_path / "mine.yaml").reward.training.num_epochs == 4
+    with pytest.raises(ConfigError, match=r"reward.num_epochs and reward.training.num_epochs are the same key, but"):
+        load_fit_config(tmp_path / "mine.yaml")
 
 
 def test_a_fit_takes_its_part_of_any_recipe(tmp_path: Path) -> None:

@@ -42,9 +42,11 @@ def test_a_task_has_the_robot_and_the_camera_that_show_it() -> None:
     assert pick.env.cfg["kwargs"] == {"robot_uids": "panda_wristcam"}
     assert pick.reward.data_collection.image_keys == ("hand_camera",)
     push = load_config("maniskill_collect_reward_data", ["env.id=maniskill:PushCube-v1"])
-    assert push.env.cfg["kwargs"] == {} and push.reward.data_collection.image_keys == ("base_camera",)
+    assert push.env.cfg["kwargs"] == {"robot_uids": None} and push.reward.data_collection.image_keys == ("base_camera",)
     own = load_config("maniskill_ppo_mlp", ["env.cfg.kwargs={robot_uids: fetch}"])
     assert own.env.cfg["kwargs"] == {"robot_uids": "fetch"}
+    more = load_config("maniskill_ppo_mlp", ["+env.cfg.kwargs.robot_init_qpos_noise=0.0"])
+    assert more.env.cfg["kwargs"] == {"robot_uids": "panda_wristcam", "robot_init_qpos_noise": 0.0}
 
 
 def test_a_clone_is_a_policy_that_the_third_stage_can_start_from() -> None:

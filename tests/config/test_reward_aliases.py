@@ -167,3 +167,27 @@ def test_what_cannot_work_is_said_before_any_work(words: list[str], message: str
 )
 def test_what_can(words: list[str]) -> None:
     assert load("push_cube", *words).reward.use_reward_model
+
+
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [
+        (
+            "{checkpoint_path: B, model: {checkpoint_path: A}}",
+            "reward.model.checkpoint_path and reward.checkpoint",
+        ),
+        ("{fail_reward: 0.0, use_negative_reward: true}", "reward.use_negative_reward and reward.fail_reward"),
+        ("{lr_sched: {type: cosine, min_lr: 1.0e-6}}", "reward.lr_sched and reward.training.optim.lr_schedule"),
+    ],
+)
+def test_one_thing_said_twice_and_not_alike_is_an_error(tmp_path: Path, text: str, keys: str) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"defaults: [push_cube, _self_]\nreward: {text}\n")
+    with pytest.raises(ConfigError, match=rf"{keys}.* the same key, but the one says"):
+        load_config(path)
+
+
+def test_one_thing_said_twice_and_alike_is_fine(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("defaults: [push_cube, _self_]\nreward: {fail_reward: -1.0, use_negative_reward: true}\n")
+    assert load_config(path).reward.fail_reward == -1.0

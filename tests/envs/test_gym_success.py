@@ -49,8 +49,24 @@ def test_a_key_that_never_comes() -> None:
     read({"is_success": np.zeros(2)}, None, NOBODY)
     with pytest.raises(EnvError, match=r"'is_sucess'.*its info: is_success, near. Did you mean 'is_success'"):
         read({"is_success": np.zeros(2), "_is_success": FIRST, "near": np.zeros(2)}, None, FIRST)
-    with pytest.raises(EnvError, match="its info: none"):
-        SuccessReader("X-v0", 2, "won")({}, None, FIRST)
+
+
+def test_a_key_that_comes_only_with_success(caplog: pytest.LogCaptureFixture) -> None:
+    read = SuccessReader("X-v0", 2, "won")
+    read({"won": np.array([True, False])}, None, NOBODY)
+    silent = read({"near": np.zeros(2)}, None, FIRST)  # At the end of the episode it is not mentioned.
+    assert silent is not None and not silent.any() and not caplog.messages
+    late = SuccessReader("X-v0", 2, "won")
+    late({}, None, FIRST)  # The first episode has failed.
+    assert "'won' (env.cfg.success_key) may come with success" in caplog.text
+    said = late({"won": np.array([True, False])}, None, NOBODY)
+    assert said is not None and said.tolist() == [True, False]
+
+
+@pytest.mark.parametrize("value", [{"a": 1}, np.zeros((2, 2)), np.array(["no", "yes"]), np.array([None, 1.0])])
+def test_what_is_neither_a_bool_nor_a_number_is_told(value: Any) -> None:
+    with pytest.raises(EnvError, match=r"gym:X-v0 says 'success' as (.|\n)* Name another key of its info"):
+        SuccessReader("X-v0", 2, None)({"success": value}, None, NOBODY)
 
 
 def test_no_key_at_all_is_told_once(caplog: pytest.LogCaptureFixture) -> None:

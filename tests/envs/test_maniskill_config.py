@@ -30,6 +30,10 @@ def test_impossible_keys(keys: dict[str, Any], message: str) -> None:
         ManiSkillConfig(**keys)
 
 
+def test_what_is_null_is_left_to_the_task() -> None:
+    assert ManiSkillConfig(kwargs={"robot_uids": None, "a": 0}).kwargs == {"a": 0}
+
+
 def test_any_task_has_these_keys_and_its_name_is_not_ours_to_give() -> None:
     assert env_config_type("maniskill:PickCube-v1") is ManiSkillConfig
     with pytest.raises(RegistryError, match="belong to ManiSkill's envs"):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from plaudit.config.schema import Config, FitConfig
-from plaudit.errors import ConfigError
-from plaudit.stages import fit_and_train, fit_first, load_training
+from plaudit.errors import ConfigError, RegistryError
+from plaudit.stages import common, fit_and_train, fit_first, load_training
 
 FIT_FIRST = ["reward.training.enabled=true", "reward.use_reward_model=true"]
 
@@ -46,6 +48,19 @@ def test_what_was_fitted_is_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(fitted, FitConfig) and isinstance(trained, Config)
     assert trained.reward.checkpoint_path == "outputs/fit/best_model"
     assert not trained.reward.training.enabled  # A resumed run is not to fit again.
+
+
+def test_a_task_that_is_not_there_is_told_before_a_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(task: str) -> None:
+        raise RegistryError(f"unknown ManiSkill task '{task}'.")
+
+    doubles = Doubles(monkeypatch, artifact="outputs/fit/best_model")
+    monkeypatch.setattr(common.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setitem(sys.modules, "plaudit.envs.maniskill_sim", SimpleNamespace(find_task=unknown))
+    words = ["reward_training.only=False", "env.id=maniskill:PickCub-v1", "reward.use_reward_model=true"]
+    with pytest.raises(RegistryError, match="'PickCub-v1'"):
+        fit_and_train(*load_training("maniskill_train_resnet_reward", words))
+    assert not doubles.calls
 
 
 def test_a_model_alone_needs_neither_env_nor_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,6 +103,10 @@ def test_a_run_may_start_from_another_ones_policy(
         (["reward.checkpoint_path={tmp}/nothing"], "no reward artifact and no checkpoint at '{tmp}/nothing'"),
         (["reward.checkpoint_path={tmp}/front"], "needs the camera 'front_camera', but there is base_camera"),
         (
+            ["env.id=gym:Pendulum-v1", "~env.cfg", "reward.checkpoint_path={tmp}/front"],
+            "the reward model '{tmp}/front' cannot look: gym:Pendulum-v1 has no camera 'front_camera'",
+        ),
+        (
             ["env.cfg.obs_mode=rgb", "policy.actor.type=cnn", "policy.critic.type=cnn"],
             "camera 'base_camera' has 64×64 pixels, but the reward model '{tmp}/model' takes 16×24",
         ),

@@ -42,8 +42,10 @@ def _made_with(tree: dict[str, Any], params: Mapping[str, Any], where: str, sour
         log.warning("%s: '%s.init_params.render_mode' is not used: frames are drawn where wanted.", source, where)
     task = keys.pop("id", None)
     if task is not None:
-        tree = laid(tree, "env.id", f"{PREFIX}{task}")
-        if get_key(tree, "env.id") != f"{PREFIX}{task}":
+        ours = PREFIX + str(task).removeprefix(PREFIX)
+        log.warning("%s: '%s.init_params.id' is read as 'env.id', that of training and evaluation.", source, where)
+        tree = laid(tree, "env.id", ours)
+        if get_key(tree, "env.id") != ours:
             raise ConfigError(
                 f"{source}: {where}.init_params.id: '{task}', but env.id is '{get_key(tree, 'env.id')}'. Training and "
                 "evaluation have the same env; only its keys may differ."

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from plaudit.config.trees import NOTHING, get_key, laid, repointed, without
+from plaudit.config.trees import NOTHING, get_key, laid, respelt, without
 
 log = logging.getLogger("plaudit")
 
@@ -80,12 +80,7 @@ def reward_fit(tree: dict[str, Any], source: str) -> dict[str, Any]:
     theirs = any(get_key(tree, key) is not NOTHING for key in SEED_003 if key.startswith("reward."))
     if theirs and isinstance(get_key(tree, "reward.model"), dict):
         tree = laid(tree, "reward.model.model_type", "binary_classifier")  # Theirs, and not our small one.
-    for old, new in {**SEED_000, **SEED_002, **SEED_003}.items():
-        value = get_key(tree, old)
-        if value is not NOTHING:
-            log.warning("%s: '%s' is read as '%s'.", source, old, new)
-            tree = laid(without(tree, old), new, CONVERTED.get(old, lambda same: same)(value))
-        tree = repointed(tree, old, new)
+    tree = respelt(tree, {**SEED_000, **SEED_002, **SEED_003}, CONVERTED, source)
     for key in UNUSED:
         if get_key(tree, key) is not NOTHING:
             log.warning("%s: '%s' is not used.", source, key)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from plaudit.config.sources import COMMAND_LINE
-from plaudit.config.trees import NOTHING, get_key, laid, repointed, without
+from plaudit.config.trees import NOTHING, get_key, laid, respelt, without
 
 log = logging.getLogger("plaudit")
 
@@ -45,12 +45,7 @@ def reward_training(tree: dict[str, Any], source: str) -> dict[str, Any]:
     section = get_key(tree, "reward.reward_model")
     if isinstance(section, Mapping) and source != COMMAND_LINE:
         tree = laid(tree, "reward.model.model_type", "binary_classifier")  # Theirs, and not our small one.
-    for old, new in {**SEED_000, **SEEDS_001_AND_003, **SEED_002}.items():
-        value = get_key(tree, old)
-        if value is not NOTHING:
-            log.warning("%s: '%s' is read as '%s'.", source, old, new)
-            tree = laid(without(tree, old), new, CONVERTED.get(old, lambda same: same)(value))
-        tree = repointed(tree, old, new)
+    tree = respelt(tree, {**SEED_000, **SEEDS_001_AND_003, **SEED_002}, CONVERTED, source)
     for key, why in UNUSED.items():
         if get_key(tree, key) is not NOTHING:
             log.warning("%s: '%s' is not used: %s.", source, key, why)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
+
+from plaudit.errors import ConfigError
+
+log = logging.getLogger("plaudit")
 
 NOTHING: Any = object()
 """Stands for no value, as null is one."""
@@ -37,6 +42,39 @@ def laid(tree: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
     elif head in tree:
         value = there
     return {**tree, head: value}
+
+
+def respelt(
+    tree: dict[str, Any], names: Mapping[str, str], converted: Mapping[str, Callable[[Any], Any]], source: str
+) -> dict[str, Any]:
+    """A copy with what is under some dotted keys under others, of which each is logged. One thing said twice, and not
+    alike, is an error.
+
+    Args:
+        tree: Of one source.
+        names: From their keys to ours.
+        converted: From those of their keys to a function whose values are other ones here.
+        source: What messages call the source.
+    """
+    for old, new in names.items():
+        value = get_key(tree, old)
+        if value is not NOTHING:
+            log.warning("%s: '%s' is read as '%s'.", source, old, new)
+            tree = without(tree, old)
+            value = converted.get(old, lambda same: same)(value)
+            if _differ(there := get_key(tree, new), value):
+                said = f"but the one says {value} and the other {there}"
+                raise ConfigError(f"{source}: {old} and {new} are the same key, {said}.")
+            tree = laid(tree, new, value)
+        tree = repointed(tree, old, new)
+    return tree
+
+
+def _differ(there: Any, value: Any) -> bool:
+    """Whether both say something, and not the same."""
+    if isinstance(there, Mapping) and isinstance(value, Mapping):
+        return any(_differ(there[key], value[key]) for key in there.keys() & value.keys())
+    return there is not NOTHING and there != value
 
 
 def repointed(value: Any, old: str, new: str) -> Any:

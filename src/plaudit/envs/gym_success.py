@@ -39,6 +39,7 @@ class SuccessReader:
         self.env_id, self.num_envs = env_id, num_envs
         self.named, self.key = key is not None, key
         self._asked = False
+        self._there: set[str] = set()
         self.hint = ""
 
     def __call__(
@@ -54,8 +55,8 @@ class SuccessReader:
         parts = [info] if final is None else [info, final]
         if self.key is None:
             self.key = next((key for key in SUCCESS_KEYS for part in parts if key in part), None)
-        if ended.any():
-            self._look(parts)
+        if not self._asked:
+            self._look(parts, bool(ended.any()))
         if self.key is None:
             return None
         if final is None:
@@ -65,17 +66,32 @@ class SuccessReader:
     def _said(self, info: Mapping[str, Any]) -> NDArray[np.bool_]:
         if self.key is None or self.key not in info:
             return np.zeros(self.num_envs, bool)
-        values = np.asarray(info[self.key]).reshape(self.num_envs).tolist()
+        said = info[self.key]
         told = np.broadcast_to(np.asarray(info.get(f"_{self.key}", True), bool), self.num_envs).tolist()
-        return np.array([there and float(value) >= ENOUGH for value, there in zip(values, told, strict=True)])
+        try:
+            values = np.asarray(said).reshape(self.num_envs).tolist()
+            return np.array([there and float(value) >= ENOUGH for value, there in zip(values, told, strict=True)])
+        except (TypeError, ValueError):
+            raise EnvError(
+                f"gym:{self.env_id} says '{self.key}' as {said!r}, which is not one bool or number of each env. Name "
+                "another key of its info with env.cfg.success_key."
+            ) from None
 
-    def _look(self, parts: list[Mapping[str, Any]]) -> None:
-        """At the end of the first episodes: a key that was named must have come, and if none was found that is told."""
-        if self._asked:
+    def _look(self, parts: list[Mapping[str, Any]], over: bool) -> None:
+        """Until the first episode is over: a key that was named must have come by then, unless nothing did, and if none
+        was found that is told.
+        """
+        self._there |= {key for part in parts for key in part if not key.startswith("_") and key not in BOOKKEEPING}
+        if not over:
             return
-        self._asked = True
-        there = sorted({key for part in parts for key in part if not key.startswith("_") and key not in BOOKKEEPING})
-        if self.named and self.key not in there:
+        self._asked, there = True, sorted(self._there)
+        if self.named and not there:
+            logger.warning(
+                "gym:%s ended an episode with nothing in its info: '%s' (env.cfg.success_key) may come with success.",
+                self.env_id,
+                self.key,
+            )
+        elif self.named and self.key not in there:
             raise EnvError(
                 f"gym:{self.env_id} ended an episode without env.cfg.success_key '{self.key}'; the keys of its info: "
                 f"{listed(str(self.key), there)}"

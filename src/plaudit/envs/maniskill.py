@@ -276,9 +276,11 @@ def _backend(cfg: ManiSkillConfig, device: torch.device) -> str:
         raise ConfigError("env.cfg.sim_backend: 'gpu' needs an NVIDIA GPU that torch can use. Set it to cpu or auto.")
     if cfg.render_backend == "gpu" and not torch.cuda.is_available():
         raise ConfigError("env.cfg.render_backend: 'gpu' needs an NVIDIA GPU that torch can use. Leave it at auto.")
-    if cfg.sim_backend == "auto":
-        return "gpu" if device.type == "cuda" and torch.cuda.is_available() else "cpu"
-    return cfg.sim_backend
+    there = "gpu" if device.type == "cuda" and torch.cuda.is_available() else "cpu"
+    chosen = there if cfg.sim_backend == "auto" else cfg.sim_backend
+    if chosen == "gpu" and cfg.shader.startswith("rt"):
+        raise ConfigError("env.cfg.shader: rays are traced only with env.cfg.sim_backend=cpu.")
+    return chosen
 
 
 def _readings(layout: Layout) -> dict[str, Reading]:

@@ -40,9 +40,10 @@ class ManiSkillConfig:
     render_backend: Literal["auto", "cpu", "gpu"] = "auto"  # Who draws; auto is the GPU where there is one.
     workers: int = 0  # Processes of the CPU's simulation; 0 is runtime.threads, or one for each core if memory allows.
     worker_timeout: float = 600.0  # Seconds after which processes that do not answer count as hanging.
-    kwargs: dict[str, Any] = field(default_factory=dict)  # Passed on to the task, such as robot_uids.
+    kwargs: dict[str, Any] = field(default_factory=dict)  # Passed on to the task, such as robot_uids; null is its own.
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "kwargs", {key: value for key, value in self.kwargs.items() if value is not None})
         for key in ("num_envs", "max_episode_steps"):
             value = getattr(self, key)
             require(value is None or value >= 1, key, "must be at least 1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import logging
 import platform
 import random
@@ -19,7 +20,7 @@ from plaudit.config.checks import env_cfg
 from plaudit.config.load import load_config, load_fit_config, load_training_configs
 from plaudit.config.runs import Plan, load_plan
 from plaudit.config.schema import Config, FitConfig
-from plaudit.envs.registry import build_env, env_config_type
+from plaudit.envs.registry import MANISKILL_PREFIX, build_env, env_config_type
 from plaudit.errors import CheckpointError, ConfigError, nearest
 from plaudit.stages.rewarding import with_reward_cameras
 
@@ -121,13 +122,30 @@ def _reward_model_type(name: str) -> type | None:
 
 def import_users_modules(config: Config | FitConfig) -> None:
     """Imports what `runtime.imports` names, so that the user's own envs, policies and algorithms are registered."""
+    look_here()
     for module in config.runtime.imports:
-        if str(Path.cwd()) not in sys.path:
-            sys.path.insert(0, str(Path.cwd()))
         try:
             importlib.import_module(module)
         except ImportError as error:
             raise ConfigError(f"runtime.imports: cannot import '{module}': {error}.") from error
+
+
+def look_here() -> None:
+    """Has modules in the folder that one runs in found, last: it may hold files that are called like packages."""
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+
+
+def check_env(env_id: str) -> None:
+    """Raises an error where there is no such ManiSkill task, as far as that can be told: its own config type is that of
+    all of them, and to make it takes long. Of other envs the config type tells.
+    """
+    look_here()
+    task = env_id.removeprefix(MANISKILL_PREFIX)
+    if task != env_id and importlib.util.find_spec("mani_skill") is not None:
+        from plaudit.envs.maniskill_sim import find_task
+
+        find_task(task)
 
 
 def set_up(config: Config | FitConfig, torch_threads: int = 1) -> torch.device:
@@ -152,8 +170,9 @@ def build_envs_for(
     if use == "train" and config.reward.collect_data:
         env = build_collecting_env(config, keys, device)
     else:
-        keys = keys if artifact is None else with_reward_cameras(config, keys, artifact)
-        env = build_env(config.env.id, keys, device, threads=config.runtime.threads)
+        changed = keys if artifact is None else with_reward_cameras(config, keys, artifact)
+        looked_at = "" if artifact is None else f"the reward model '{artifact.path}' cannot look:"
+        env = _build_with(config, changed, keys, looked_at, device)
     stack.callback(env.close)
     if use == "train" and not config.runtime.headless:
         env.open_viewer()
@@ -162,13 +181,21 @@ def build_envs_for(
 
 def build_collecting_env(config: Config, keys: dict[str, Any], device: torch.device) -> VecEnv:
     """Envs with `env.cfg` as in `keys`, which render what is to be collected."""
-    changed = _with_cameras(config, keys)
+    return _build_with(config, _with_cameras(config, keys), keys, "reward.data_collection.image_keys:", device)
+
+
+def _build_with(
+    config: Config, changed: dict[str, Any], keys: dict[str, Any], who: str, device: torch.device
+) -> VecEnv:
+    """Envs with `env.cfg` as in `changed`. Where that has other cameras than `keys`, of which one is not there, the
+    message says `who` wanted it.
+    """
     try:
         return build_env(config.env.id, changed, device, threads=config.runtime.threads)
     except ConfigError as error:
         if changed.get("cameras") == keys.get("cameras"):
             raise
-        raise ConfigError(str(error).replace("env.cfg.cameras:", "reward.data_collection.image_keys:")) from error
+        raise ConfigError(str(error).replace("env.cfg.cameras:", who)) from error
 
 
 def _with_cameras(config: Config, keys: dict[str, Any]) -> dict[str, Any]:

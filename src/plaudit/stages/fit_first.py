@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from plaudit.config.schema import Config, FitConfig
+from plaudit.stages.common import check_env
 from plaudit.stages.fit import fit
 from plaudit.stages.train import train
 
@@ -27,6 +28,8 @@ def fit_and_train(fitted: FitConfig | None, trained: Config | None, *, quiet: bo
     if fitted is None:
         assert trained is not None
         return train(trained, quiet=quiet)
+    if trained is not None:
+        check_env(trained.env.id)  # A fit is long, and what comes after it should not end in a typo.
     result = fit(fitted, quiet=quiet)
     # One of several processes has no result; a fit that was stopped has no model yet.
     if trained is None or "artifact" not in result:

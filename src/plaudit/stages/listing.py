@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from plaudit.config.describe import describe
-from plaudit.envs.registry import ENVS, MANISKILL_PREFIX, env_config_type
+from plaudit.envs.registry import ENVS, env_config_type
 from plaudit.errors import ConfigError
+from plaudit.stages.common import check_env
 
 
 def envs() -> list[dict[str, Any]]:
@@ -26,12 +26,8 @@ def envs() -> list[dict[str, Any]]:
 
 def env_keys(name: str) -> list[dict[str, Any]]:
     """The keys of an env's `env.cfg`."""
+    check_env(name)
     config_type = env_config_type(name)
-    task = name.removeprefix(MANISKILL_PREFIX)
-    if task != name and ":" not in task and importlib.util.find_spec("mani_skill") is not None:
-        from plaudit.envs.maniskill_sim import find_task
-
-        find_task(task)  # All tasks have the same keys, but the id may be a typo.
     if config_type is None:
         return []
     return [

@@ -98,7 +98,10 @@ def _train(
         config, device, threads = beside_learning(config, learns_on, looks=_looks(config))
     artifact = load_reward(config, checkpoint)
     with ExitStack() as stack:
-        env, eval_env = (build_envs_for(config, use, device, stack, artifact) for use in ("train", "eval"))
+        env = build_envs_for(config, "train", device, stack, artifact)
+        # Whoever only collects evaluates nothing, but for an audit.
+        evaluates = not until_collected or artifact is not None
+        eval_env = build_envs_for(config, "eval", device, stack, artifact) if evaluates else None
         policy, algorithm = build_learner(config, env, device)
         if config.runtime.mode == "async":
             algorithm = learn_elsewhere(config, algorithm, env, learns_on, threads, stack)
@@ -115,7 +118,7 @@ def _train(
             wrapped = _collect(config, env, run, data, stack, lambda: trainer.step)
             env, collector = wrapped, wrapped.collector
         auditing = None
-        if reward is not None:
+        if reward is not None and eval_env is not None:
             env, eval_env, auditing = reward.put_around(config, env, eval_env, run)
         trainer = Trainer(
             policy,
