@@ -119,6 +119,18 @@ def has_keys(value: Any, wanted: Any) -> bool:
     return has_keys(value[0], wanted[0]) if isinstance(wanted, list) else True
 
 
+def kinds(value: Any) -> Any:
+    """The types of the arrays in nested dicts."""
+    return {key: kinds(item) for key, item in value.items()} if isinstance(value, dict) else value.dtype
+
+
+def printed_trajectory(guide: str) -> Any:
+    """What a guide says that a collected file holds."""
+    dictionary = ast.parse((GUIDES / guide / "03_trajectory.py.txt").read_text()).body[-1]
+    assert isinstance(dictionary, ast.Expr)
+    return eval(compile(ast.Expression(dictionary.value), guide, "eval"), {"np": np})
+
+
 def test_commands_of_the_resnet_guide(shell: Shell) -> None:
     guide = "resnet_reward"
     (collect,) = shell.noted(f"{guide}/01_collect.sh")
@@ -153,9 +165,9 @@ def test_commands_of_the_workflow_with_arguments(shell: Shell) -> None:
     assert shell.run(plain, *STAND_IN, *TINY)["steps"] == 96
     assert shell.run(collect, *STAND_IN, *COLLECTED)["data"]["complete"]
     trajectory = load_npy(shell.home / "reward_data" / "positive" / "000000.npy")
-    assert {*trajectory} == {"images", "labels"} and trajectory["labels"].dtype == np.float32
+    assert kinds(trajectory) == printed_trajectory(guide)
     images = trajectory["images"]["base_camera"]
-    assert images.dtype == np.float32 and images.shape == (len(trajectory["labels"]), 3, 64, 64) and images.max() == 1
+    assert images.shape == (len(trajectory["labels"]), 3, 64, 64) and images.max() == 1
 
     encoder = build_reward_model({"model_type": "binary_classifier"}, pretrained=False).encoder.encoders()[0]
     torch.save(encoder.state_dict(), shell.home / "resnet10_pretrained.pt")
@@ -175,6 +187,8 @@ def test_commands_of_the_workflow_with_arguments(shell: Shell) -> None:
 def test_commands_of_the_workflow_with_a_config(shell: Shell) -> None:
     guide = "workflow_config"
     shell.run(shell.noted(f"{guide}/02_collect.sh")[1], *STAND_IN, *COLLECTED)
+    collected = load_npy(shell.home / "reward_data" / "negative" / "000000.npy")
+    assert kinds(collected) == printed_trajectory(guide)
     for command in shell.noted(f"{guide}/05_fit.sh"):
         fitted = shell.run(command, *FITTED, "reward.save_interval=1")
         place = shell.home.parent / "results" / "reward-model-training" / "checkpoints"
