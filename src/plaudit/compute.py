@@ -108,8 +108,8 @@ def wait_quietly() -> None:
 def keep_freed_memory() -> None:
     """Keeps large blocks that are freed for whoever asks next, instead of handing them back to the system.
 
-    Every step of a fit asks for the same ones again, and fresh ones have to be cleared first. Where the C library is
-    not glibc nothing happens.
+    Every gradient step asks for the same ones again, and fresh ones have to be cleared first: a tenth of SAC's time.
+    Where the C library is not glibc nothing happens.
     """
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL("libc.so.6")

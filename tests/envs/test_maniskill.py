@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -29,6 +30,15 @@ torch.set_num_threads(1)
 
 SHORT = 12
 """Steps of an episode in the tests."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def registry_as_it_was() -> Iterator[None]:
+    """Where ManiSkill is imported here, Gymnasium takes its PushCube-v1 for the newest version of our PushCube."""
+    known = dict(gymnasium.registry)
+    yield
+    for name in gymnasium.registry.keys() - known.keys():
+        del gymnasium.registry[name]
 
 
 class Pool:

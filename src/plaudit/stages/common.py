@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plaudit import __version__
-from plaudit.compute import claim_threads
+from plaudit.compute import claim_threads, keep_freed_memory
 from plaudit.config.checks import env_cfg
 from plaudit.config.load import load_config, load_fit_config, load_training_configs
 from plaudit.config.runs import Plan, load_plan
@@ -149,8 +149,9 @@ def check_env(env_id: str) -> None:
 
 
 def set_up(config: Config | FitConfig, torch_threads: int = 1) -> torch.device:
-    """Threads, seeds and the device, which `runtime.cuda` alone decides."""
+    """Threads, memory, seeds and the device, which `runtime.cuda` alone decides."""
     claim_threads(torch_threads)
+    keep_freed_memory()
     import numpy as np
     import torch
 

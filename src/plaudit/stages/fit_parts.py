@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plaudit.compute import fit_threads, keep_freed_memory
+from plaudit.compute import fit_threads
 from plaudit.config.convert import to_dict
 from plaudit.config.rewards import TrainingConfig
 from plaudit.config.schema import FitConfig
@@ -69,7 +69,6 @@ def build_parts(config: FitConfig, quiet: bool, ranks: Ranks) -> Parts:
             tell_statistics(splits)
             check_splits(splits)
     device = _device(config, ranks)
-    keep_freed_memory()
     from plaudit.episodes.dataset import FrameDataset
     from plaudit.rewards.model import build_reward_model
 
