@@ -16,6 +16,8 @@ import logging
 import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -220,6 +222,20 @@ def test_commands_of_the_real_world_guide(shell: Shell) -> None:
     saved = read_file(Path(fitted["run"]) / "config.yaml")["reward"]["training"]
     assert saved["data"]["num_samples_per_episode"] == 0 and saved["micro_batch_size"] == 16
     assert list(Path("logs/training_data_debug_realworld").rglob("*_prob0.*.png"))
+
+
+def test_a_folder_of_configs_that_is_named_is_the_one_that_is_read(tmp_path: Path) -> None:
+    def said(folder: str) -> str:
+        script = str(ROOT / "examples" / "embodiment" / "train_embodied_agent.py")
+        words = ["--config-path", folder, "--config-name", "maniskill_ppo_cnn"]
+        done = subprocess.run([sys.executable, script, *words], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 2
+        return done.stderr
+
+    assert "--config-path: there is no folder 'nowhere'" in said("nowhere")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "maniskill_ppo_cnn.yml").write_text("nonsense: 1")
+    assert "mine/maniskill_ppo_cnn.yml" in said("mine")  # And not the recipe of that name.
 
 
 def test_the_command_of_the_tutorial(shell: Shell) -> None:
