@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import cast
@@ -65,9 +65,9 @@ class OneByOne:
         network = cast(Ensemble, SimpleNamespace(activation=together.network.activation, **parts))
         return Pass(network, (lambda part: gradients[id(part)]) if gradients else None)
 
-    def forward(self, x: torch.Tensor, chosen: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, chosen: Sequence[int] | None = None) -> torch.Tensor:
         """As `Pass.forward`."""
-        asked = self.members if chosen is None else [self.members[number] for number in chosen.tolist()]
+        asked = self.members if chosen is None else [self.members[number] for number in chosen]
         return torch.cat([member.forward(x) for member in asked])
 
     def backward(

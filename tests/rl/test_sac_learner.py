@@ -52,7 +52,7 @@ class ByAutograd:
         return squashed.draw(self.policy.actor(obs)[0], noise)
 
     def learn(
-        self, batch: Batch, noise: torch.Tensor, other: torch.Tensor, believed: torch.Tensor | None, shown: int
+        self, batch: Batch, noise: torch.Tensor, other: torch.Tensor, believed: list[int] | None, shown: int
     ) -> None:
         assert isinstance(batch.obs, torch.Tensor) and isinstance(batch.next_obs, torch.Tensor)
         with torch.no_grad():
@@ -125,13 +125,8 @@ def test_what_the_critics_should_say_by_hand() -> None:
                 part.zero_()
         # Two critics that say 2 and 3 of anything; an actor with mean 0 and deviation 1.
         learner.target.network.biases[-1].copy_(torch.tensor([2.0, 3.0])[:, None, None])
-        found = learner._aim(
-            torch.tensor([1.0, 1.0]),
-            torch.tensor([0.9, 0.0]),
-            View(*[torch.zeros(2, 1)] * 3, None),
-            torch.zeros(2, 1),
-            None,
-        )
+        drawn = learner._draw(View(torch.zeros(2, 2, 2), torch.zeros(2, 2), None), torch.zeros(2, 2, 1), False)
+        found = learner._aim(torch.tensor([1.0, 1.0]), torch.tensor([0.9, 0.0]), torch.zeros(2, 2), drawn, None)
     # The least is 2. The action is 0, where the density is that of the Gaussian: its logarithm -log(2π)/2. Entropy
     # counts half: 2 + 0.25 log(2π). The second episode is over.
     expected = 1.0 + 0.9 * (2.0 + 0.25 * math.log(2 * math.pi))
@@ -140,7 +135,7 @@ def test_what_the_critics_should_say_by_hand() -> None:
 
 def test_a_subset_is_drawn_without_replacement_anew_for_each_step() -> None:
     learner = learner_of({"min_critics": 2}, {"num_critics": 5})
-    subsets = [tuple(sorted(one.tolist())) for one in learner._subsets(300) if one is not None]
+    subsets = [tuple(one) for one in learner._subsets(300) if one is not None]
     assert len(subsets) == 300
     assert all(len(set(one)) == 2 for one in subsets)
     assert len(set(subsets)) == 10

@@ -119,7 +119,7 @@ def test_the_encoders_gradient_is_that_of_the_critics_loss() -> None:
     encoder = encoder_of(policy)
     expected = torch.autograd.grad(loss, list(encoder.parameters()))
     with torch.no_grad():
-        learner._improve_critics(torch.cat([view.obs, batch.action], -1), aim, view.image)
+        learner._improve_critics(view.both[1], aim, view.image)
     for part, gradient in zip(encoder.parameters(), expected, strict=True):
         torch.testing.assert_close(learner._critics.gradient_of(part), gradient, atol=1e-6, rtol=1e-4)
         assert gradient.abs().max() > 0
@@ -131,7 +131,8 @@ def test_the_actors_loss_leaves_the_encoder_alone() -> None:
     encoder, actor = encoder_of(learner.policy), learner.policy.actor
     before, acted = weights(encoder).clone(), weights(actor).clone()
     with torch.no_grad():
-        learner._improve_actor(view.obs, torch.randn(16, 1), torch.zeros(0, 1))
+        drawn = learner._draw(view, torch.randn(2, 16, 1), True)
+        learner._improve_actor(view.both[1], drawn.rows(slice(16, None)), 0)
     assert torch.equal(weights(encoder), before)
     assert not torch.equal(weights(actor), acted)
 
@@ -146,8 +147,8 @@ def test_the_target_encoder_follows() -> None:
     torch.testing.assert_close(weights(target), torch.lerp(start, weights(encoder), 0.25))
     view = show(learner, batch := some(16))
     assert isinstance(batch.next_obs, dict)
-    assert torch.equal(view.next_obs[:, 1:], encoder(batch.next_obs))
-    assert torch.equal(view.target_obs[:, 1:], target(batch.next_obs))
+    assert torch.equal(view.both[0, :, 1:-1], encoder(batch.next_obs))
+    assert torch.equal(view.ahead[:, 1:-1], target(batch.next_obs))
 
 
 def shift_of(found: torch.Tensor, picture: torch.Tensor, most: int) -> tuple[int, int]:

@@ -35,7 +35,7 @@ def test_far_out_nothing_overflows() -> None:
     torch.testing.assert_close(squashed.log_slope(far), torch.tensor([math.log(4) - 120, 0.0, math.log(4) - 120]))
     drawn = squashed.draw(torch.tensor([[50.0, 9.0], [-50.0, -90.0]]), torch.tensor([[1.0], [1.0]]))
     assert torch.isfinite(drawn.log_prob).all()
-    assert torch.isfinite(squashed.backward(drawn, torch.ones(2, 1), 0.5)).all()
+    assert torch.isfinite(squashed.backward(drawn, torch.ones(2, 1), torch.tensor([0.5]))).all()
 
 
 def test_the_gradient_is_autograds_also_at_the_bounds_of_the_deviation() -> None:
@@ -46,6 +46,6 @@ def test_the_gradient_is_autograds_also_at_the_bounds_of_the_deviation() -> None
     drawn = squashed.draw(outputs, noise)
     (expected,) = torch.autograd.grad((drawn.action * toward).sum() + 0.7 * drawn.log_prob.sum(), outputs)
     with torch.no_grad():
-        found = squashed.backward(squashed.draw(outputs, noise), toward, 0.7)
+        found = squashed.backward(squashed.draw(outputs, noise), toward, torch.tensor([0.7], dtype=torch.float64))
     torch.testing.assert_close(found, expected)
     assert found[0, 3] == 0

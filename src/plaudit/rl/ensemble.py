@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -143,14 +144,14 @@ class Pass:
         self._plain: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._at_once = network.activation == "relu" and not self.scales and self.weights[0].device.type == "cpu"
 
-    def forward(self, x: torch.Tensor, chosen: torch.Tensor | None = None) -> torch.Tensor:
-        """(n, inputs) to (E, n, outputs), good until the next call; of the members `chosen`, int64 (m,), alone.
+    def forward(self, x: torch.Tensor, chosen: Sequence[int] | None = None) -> torch.Tensor:
+        """(n, inputs) to (E, n, outputs), good until the next call; of the members `chosen` alone, in rising order.
 
         `backward` is for a pass of all members.
         """
         weights, biases, scales, shifts = self._members(chosen)
         count = len(weights[0])
-        room = self._room(count, len(x), "product")
+        room, normed = (self._room(count, len(x), use) for use in ("product", "normed"))
         self.inputs, self.normed = [x.expand(count, *x.shape)], []
         self.before: list[torch.Tensor] = []
         for number, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
@@ -167,7 +168,7 @@ class Pass:
                 ones, zeros = self._no_change(y)
                 hat, mean, rstd = torch.native_layer_norm(y, [y.shape[-1]], ones, zeros, EPSILON)
                 self.normed.append((y, hat, mean, rstd))
-                y = torch.addcmul(shifts[number], hat, scales[number])
+                y = torch.addcmul(shifts[number], hat, scales[number], out=normed[number])
             self.before.append(y)
             self.inputs.append(self.activation.forward(y))
         raise AssertionError("an ensemble has a last layer")
@@ -194,11 +195,15 @@ class Pass:
             self._plain[width] = like.new_ones(width), like.new_zeros(width)
         return self._plain[width]
 
-    def _members(self, chosen: torch.Tensor | None) -> tuple[list[torch.Tensor], ...]:
+    def _members(self, chosen: Sequence[int] | None) -> tuple[list[torch.Tensor], ...]:
         parts = self.weights, self.biases, self.scales, self.shifts
         if chosen is None:
             return parts
-        return tuple([part.index_select(0, chosen) for part in some] for some in parts)
+        which = _evenly(chosen)
+        if which is None:
+            index = torch.tensor(chosen, device=self.weights[0].device)
+            return tuple([part.index_select(0, index) for part in some] for some in parts)
+        return tuple([part[which] for part in some] for some in parts)
 
     def _room(self, members: int, count: int, use: str) -> list[torch.Tensor]:
         """For the outputs of every layer, (members, count, width), or for their gradients: it is kept."""
@@ -206,6 +211,11 @@ class Pass:
         if key not in self._rooms:
             self._rooms[key] = [weight.new_empty(members, count, weight.shape[-1]) for weight in self.weights]
         return self._rooms[key]
+
+    def narrow(self, rows: slice) -> None:
+        """Forgets all but some of the n inputs of the last `forward`: `backward` is for those."""
+        self.inputs, self.before = ([part[:, rows] for part in parts] for parts in (self.inputs, self.before))
+        self.normed = [tuple(part[:, rows] for part in parts) for parts in self.normed]
 
     def backward(
         self, gradient: torch.Tensor, *, learns: bool = True, inputs: slice | None = None
@@ -253,7 +263,8 @@ class Pass:
             return gradient
         product, hat, mean, rstd = self.normed[number]
         if learns:
-            torch.sum(gradient * hat, 1, keepdim=True, out=self.d_scales[number])
+            along = torch.mul(gradient, hat, out=self._scratch(hat, tuple(hat.shape)))
+            torch.sum(along, 1, keepdim=True, out=self.d_scales[number])
             torch.sum(gradient, 1, keepdim=True, out=self.d_shifts[number])
         scaled = gradient.mul_(self.scales[number])
         shape = [product.shape[-1]]
@@ -261,3 +272,9 @@ class Pass:
             scaled, product, shape, mean, rstd, None, None, [True, False, False]
         )[0]
         return found
+
+
+def _evenly(chosen: Sequence[int]) -> slice | None:
+    """The slice that takes the members `chosen`, which needs no copy: there is one for any two; `None` else."""
+    steps = {after - before for before, after in pairwise(chosen)}
+    return slice(chosen[0], chosen[-1] + 1, steps.pop() if steps else 1) if len(steps) <= 1 else None

@@ -10,6 +10,8 @@ from torch.nn.functional import softplus
 
 from plaudit.rl.gaussian import LOG_2PI
 
+aten = torch.ops.aten
+
 LOG_STD = (-20.0, 2.0)
 """The logarithm of the standard deviation is kept within these, as in the paper's code."""
 
@@ -24,13 +26,17 @@ class Draw(NamedTuple):
         action: Within -1 and 1.
         log_prob: Logarithm of its density.
         spread: Standard deviation times noise: how far from the mean it lies before the squashing.
-        free: 1 where the standard deviation is within its bounds, else 0.
+        raw: Logarithm of the standard deviation as the actor has put it out, which may be out of bounds.
     """
 
     action: torch.Tensor
     log_prob: torch.Tensor
     spread: torch.Tensor
-    free: torch.Tensor
+    raw: torch.Tensor
+
+    def rows(self, which: slice) -> Draw:
+        """Some of the n."""
+        return Draw(*(part[which] for part in self))
 
 
 def draw(outputs: torch.Tensor, noise: torch.Tensor) -> Draw:
@@ -44,30 +50,36 @@ def draw(outputs: torch.Tensor, noise: torch.Tensor) -> Draw:
     log_std = raw.clamp(*LOG_STD)
     spread = log_std.exp() * noise
     before = mean + spread
-    gaussian = noise.square().mul_(0.5).add_(log_std)
-    return Draw(
-        before.tanh(), -(gaussian + log_slope(before)).sum(-1) - _constant(mean), spread, raw.eq(log_std).float()
-    )
+    rarity = torch.addcmul(log_std, noise, noise, value=0.5).add_(_bend(before), alpha=2.0)
+    return Draw(before.tanh(), _constant(mean) - rarity.sum(-1), spread, raw)
 
 
 def log_prob(outputs: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
     """Log density (n,) of the actions whose inverse tanh is `before`, (n, action_dim)."""
     mean, raw = outputs.chunk(2, -1)
     log_std = raw.clamp(*LOG_STD)
-    gaussian = ((before - mean) * (-log_std).exp()).square().mul(0.5) + log_std
-    return -(gaussian + log_slope(before)).sum(-1) - _constant(mean)
+    noise = (before - mean) * (-log_std).exp()
+    rarity = torch.addcmul(log_std, noise, noise, value=0.5) + 2.0 * _bend(before)
+    return _constant(mean) - rarity.sum(-1)
 
 
 def log_slope(before: torch.Tensor) -> torch.Tensor:
     """log(1 - tanh²u), as 2 (log 2 - u - softplus(-2u)): it neither overflows nor loses all digits far from 0."""
-    return 2.0 * (math.log(2.0) - before - softplus(-2.0 * before))
+    return 2.0 * (math.log(2.0) + _bend(before))
+
+
+def _bend(before: torch.Tensor) -> torch.Tensor:
+    """-u - softplus(-2u): half of `log_slope`, less its constant."""
+    # With a β of -2, torch's softplus, log(1 + exp(βu)) / β, is half of -softplus(-2u) at once.
+    return softplus(before, beta=-2.0).mul(2.0).sub(before)
 
 
 def _constant(mean: torch.Tensor) -> float:
-    return 0.5 * LOG_2PI * mean.shape[-1]
+    """What is the same in every log density: Gaussian's and slope's."""
+    return -(0.5 * LOG_2PI + 2.0 * math.log(2.0)) * mean.shape[-1]
 
 
-def backward(drawn: Draw, d_action: torch.Tensor, d_log_prob: torch.Tensor | float) -> torch.Tensor:
+def backward(drawn: Draw, d_action: torch.Tensor, d_log_prob: torch.Tensor) -> torch.Tensor:
     """Gradient of the actor's outputs, (n, 2 action_dim).
 
     With u = mean + spread: d action / d u = 1 - action², d log_prob / d u = 2 action, and apart from u
@@ -76,9 +88,8 @@ def backward(drawn: Draw, d_action: torch.Tensor, d_log_prob: torch.Tensor | flo
     Args:
         drawn: What `draw` gave.
         d_action: (n, action_dim), the loss's gradient by the action.
-        d_log_prob: The loss's gradient by each log_prob, a number.
+        d_log_prob: (1,), the loss's gradient by each log_prob.
     """
-    action = drawn.action
-    d_before = d_action * (1.0 - action.square()) + action * (2.0 * d_log_prob)
-    d_log_std = (d_before * drawn.spread - d_log_prob) * drawn.free
-    return torch.cat([d_before, d_log_std], -1)
+    d_before = aten.tanh_backward(d_action, drawn.action).addcmul_(drawn.action, d_log_prob, value=2.0)
+    free = drawn.raw.clamp(*LOG_STD).eq(drawn.raw)  # Beyond its bounds the standard deviation does not move.
+    return torch.cat([d_before, (d_before * drawn.spread).sub_(d_log_prob).mul_(free)], -1)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import nn
@@ -23,7 +23,6 @@ from plaudit.rl.algorithms.sac_views import View, Viewer
 from plaudit.rl.checkpoint import check_complete
 from plaudit.rl.ensemble import Pass
 from plaudit.rl.flatten import FlatAdam, FlatParameters
-from plaudit.rl.obs import map_obs
 from plaudit.rl.replay import Batch
 from plaudit.rl.sac_policy import SACPolicy
 
@@ -102,50 +101,60 @@ class SACLearner:
         """Takes `count` gradient steps, each with its share of the batch, of which the first `shown` are somebody's who
         knows how it is done.
         """
-        policy = self.policy
         if self.steps == 0:  # The policy may have been given other weights since.
             self._target.data.copy_(self._critics.data)
         total, actions = batch.action.shape
-        noise, other_noise = torch.randn(2, total, actions, device=batch.action.device)
-        believed = self._subsets(count)
+        noise = torch.randn(2, total, actions, device=batch.action.device)
+        noises = noise.unflatten(1, (count, -1)).transpose(0, 1).contiguous()
+        rewards, discounts = (part.unflatten(0, (count, -1)) for part in (batch.reward, batch.discount))
+        turns = zip(rewards, discounts, self.viewer.shares(batch, count), self._subsets(count), noises, strict=True)
         errors, values, of_actor = [], [], []
-        for step in range(count):
-            part = slice(step * total // count, (step + 1) * total // count)
-            share = _part(batch, part)
-            view = self.viewer.show(share)
-            aim = self._aim(share.reward, share.discount, view, noise[part], believed[step])
-            action = policy.to_unit(share.action)
-            known = torch.cat([view.obs, action], -1)
-            error, value = self._improve_critics(known, aim, view.image)
+        for reward, discount, view, believed, noise in turns:
+            self.steps += 1
+            acts = self.steps % self.cfg.actor_interval == 0
+            drawn, each = self._draw(view, noise, acts), len(reward)
+            aim = self._aim(reward, discount, view.ahead, drawn.rows(slice(each)), believed)
+            error, value = self._improve_critics(view.both[1], aim, view.image)
             errors.append(error)
             values.append(value)
-            self.steps += 1
-            if self.steps % self.cfg.actor_interval == 0:
-                of_actor.append(self._improve_actor(view.obs, other_noise[part], action[:shown]))
+            if acts:
+                of_actor.append(self._improve_actor(view.both[1], drawn.rows(slice(each, None)), shown))
         return self._summary(errors, values, of_actor)
 
-    def _subsets(self, count: int) -> list[torch.Tensor | None]:
-        """For each step the target critics that are believed, int64 (m,): drawn without replacement (Chen et al., 2021,
-        REDQ). `None` where that is all of them.
+    def _draw(self, view: View, noise: torch.Tensor, acts: bool) -> squashed.Draw:
+        """Actions where those taken have led to, and where `acts` says that the actor will learn, behind them others
+        for where they were taken: the actor does not change in between, and once for both is quicker.
+
+        Args:
+            noise: (2, n, action_dim).
+        """
+        sides = slice(2 if acts else 1)
+        obs = view.both[sides, :, : -noise.shape[-1]].flatten(0, 1)
+        return squashed.draw(self.actor.forward(obs)[0], noise[sides].flatten(0, 1))
+
+    def _subsets(self, count: int) -> list[list[int] | None]:
+        """For each step the target critics that are believed, in rising order: drawn without replacement (Chen et al.,
+        2021, REDQ). `None` where that is all of them.
         """
         members, wanted = self.policy.critics.members, self.cfg.min_critics
         if wanted >= members:
             return [None] * count
-        return list(torch.rand(count, members, device=self.policy.device).argsort(1)[:, :wanted])
+        drawn = torch.rand(count, members, device=self.policy.device).argsort(1)[:, :wanted]
+        return cast(list[list[int] | None], drawn.sort(1).values.tolist())
 
     def _aim(
         self,
         reward: torch.Tensor,
         discount: torch.Tensor,
-        view: View,
-        noise: torch.Tensor,
-        believed: torch.Tensor | None,
+        ahead: torch.Tensor,
+        drawn: squashed.Draw,
+        believed: list[int] | None,
     ) -> torch.Tensor:
-        """What the critics should say, (n,)."""
-        drawn = squashed.draw(self.actor.forward(view.next_obs)[0], noise)
-        value = self.target.forward(torch.cat([view.target_obs, drawn.action], -1), believed)[..., 0].amin(0)
+        """What the critics should say, (n,). The actions drawn are put where `ahead` has room for them."""
+        ahead[:, -drawn.action.shape[-1] :] = drawn.action
+        value = self.target.forward(ahead, believed)[..., 0].amin(0)
         if self.cfg.backup_entropy:
-            value = value - self.temperature * drawn.log_prob
+            value = torch.addcmul(value, self.temperature, drawn.log_prob, value=-1.0)
         return torch.addcmul(reward, discount, value)
 
     def _improve_critics(
@@ -155,40 +164,46 @@ class SACLearner:
         the targets follow.
         """
         values = self.critics.forward(known)
-        error = values - aim[:, None]
-        mean = values.mean()
-        d_image = self.critics.backward(error / len(aim), inputs=self._image)
+        mean, error = values.mean(), values - aim[:, None]
+        loss = error.square().mean()
+        d_image = self.critics.backward(error.div_(len(aim)), inputs=self._image)
         if image is not None and d_image is not None:
             self._through_encoder(image, d_image)
         self.critic_optimizer.step()
         self._target.data.lerp_(self._critics.data, self.cfg.tau)
-        return 0.5 * error.square().mean(), mean
+        return loss, mean
 
     def _through_encoder(self, image: torch.Tensor, d_image: torch.Tensor) -> None:
         """From the gradient of what the encoder saw, (n, features), to that of its parameters."""
         for place, found in zip(self._d_looks, torch.autograd.grad(image, self._looks, d_image), strict=True):
             place.copy_(found)
 
-    def _improve_actor(
-        self, obs: torch.Tensor, noise: torch.Tensor, shown: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _improve_actor(self, taken: torch.Tensor, drawn: squashed.Draw, shown: int) -> tuple[torch.Tensor, torch.Tensor]:
         """One step on temperature · log density - value, and one of the temperature.
 
-        With `cfg.cloning` the actor is also to do what was `shown`, (m, action_dim), where the first m observations are
-        (Nair et al., 2018, without their filter): critics know little of an action before it was tried.
+        With `cfg.cloning` the actor is also to do what was shown (Nair et al., 2018, without their filter): critics know
+        little of an action before it was tried.
+
+        Args:
+            taken: (n, d + action_dim): observations, and the actions that were taken there, of which the first `shown`
+                are somebody's who knows how it is done. Those that were drawn take their place.
+            drawn: The last that the actor was asked for.
+            shown: How many.
         """
-        temperature, count = self.temperature, len(obs)
-        drawn = squashed.draw(self.actor.forward(obs)[0], noise)
-        values = self.critics.forward(torch.cat([obs, drawn.action], -1))
+        temperature, (count, actions) = self.temperature, drawn.action.shape
+        cloned = taken[:shown, -actions:].clone() if shown and self.cfg.cloning else None
+        taken[:, -actions:] = drawn.action
+        values = self.critics.forward(taken)
         if self.cfg.actor_critics == "mean":
-            value, weight = values.mean(0), torch.full_like(values, -1.0 / (count * len(values)))
+            value, weight = values, torch.full_like(values, -1.0 / (count * len(values)))
         else:
             value, least = values.min(0)
             weight = torch.zeros_like(values).scatter_(0, least[None], -1.0 / count)
-        d_action = self.critics.backward(weight, learns=False, inputs=slice(obs.shape[-1], None))
+        d_action = self.critics.backward(weight, learns=False, inputs=slice(taken.shape[-1] - actions, None))
         assert d_action is not None
-        if len(shown) and self.cfg.cloning:
-            d_action[: len(shown)] += (2.0 * self.cfg.cloning / len(shown)) * (drawn.action[: len(shown)] - shown)
+        if cloned is not None:
+            d_action[:shown] += (2.0 * self.cfg.cloning / shown) * (drawn.action[:shown] - cloned)
+        self.actor.narrow(slice(-count, None))
         self.actor.backward(squashed.backward(drawn, d_action, temperature / count)[None])
         self.actor_optimizer.step()
         log_prob = drawn.log_prob.mean()
@@ -209,8 +224,8 @@ class SACLearner:
             if of_actor
             else (math.nan, math.nan)
         )
-        loss, value = (float(torch.stack(parts).mean()) for parts in (errors, values))
-        return Losses(loss, value, actor_loss, entropy, float(self.temperature))
+        square, value = (float(torch.stack(parts).mean()) for parts in (errors, values))
+        return Losses(0.5 * square, value, actor_loss, entropy, float(self.temperature))
 
     def state_dict(self) -> dict[str, Any]:
         """What going on needs beyond the policy."""
@@ -231,9 +246,3 @@ class SACLearner:
         self._log_temperature.data.copy_(state["log_temperature"])
         self._target.data.copy_(state["target"])
         self.steps = int(state["steps"])
-
-
-def _part(batch: Batch, part: slice) -> Batch:
-    """Some of a batch."""
-    obs, next_obs = (map_obs(lambda value: value[part], side) for side in (batch.obs, batch.next_obs))
-    return Batch(obs, batch.action[part], batch.reward[part], batch.discount[part], next_obs)

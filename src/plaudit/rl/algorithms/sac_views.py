@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -9,24 +10,25 @@ import torch
 from plaudit.rl.augment import moved_images
 from plaudit.rl.box_policy import cameras_of, join
 from plaudit.rl.encoders import ImageEncoder
-from plaudit.rl.obs import PolicyObs
+from plaudit.rl.obs import PolicyObs, map_obs
 from plaudit.rl.replay import Batch
 from plaudit.rl.sac_policy import SACPolicy
 
 
 class View(NamedTuple):
-    """What networks are shown of n transitions, (n, d) each.
+    """What networks are shown of n transitions. Behind every observation is room for an action, so that critics are
+    given both without copying.
 
     Attributes:
-        obs: Where the actions were taken: for critics and actor.
-        next_obs: Where they led to: for the actor.
-        target_obs: The same for the target critics, whose encoder is another.
-        image: The encoder's part of `obs`, (n, features), and the way back from it; `None` without pictures.
+        both: (2, n, d + action_dim): first where the actions led to, then where they were taken, with the actions that
+            were; for critics and actor.
+        ahead: (n, d + action_dim), where they led to for the target critics, whose encoder is another.
+        image: The encoder's part of where they were taken, (n, features), and the way back from it; `None` without
+            pictures.
     """
 
-    obs: torch.Tensor
-    next_obs: torch.Tensor
-    target_obs: torch.Tensor
+    both: torch.Tensor
+    ahead: torch.Tensor
     image: torch.Tensor | None
 
 
@@ -45,20 +47,37 @@ class Viewer:
     def __init__(self, policy: SACPolicy, target: ImageEncoder | None, shift: int) -> None:
         self.policy, self.target, self.shift = policy, target, shift
 
+    def shares(self, batch: Batch, count: int) -> Iterator[View]:
+        """`count` equal shares of a batch, each shown when its turn comes: an encoder learns from one to the next."""
+        each = len(batch.action) // count
+        if self.policy.encoder is None:  # Numbers stay what they are, and are laid out for all at once.
+            laid = self._lay(batch, None, None).unflatten(1, (count, each)).transpose(0, 1).contiguous()
+            yield from (View(both, both[0], None) for both in laid)
+            return
+        for start in range(0, count * each, each):
+            yield self.show(_part(batch, slice(start, start + each)))
+
     def show(self, batch: Batch) -> View:
         """Called without gradients; `View.image` has its own nevertheless."""
-        obs, next_obs = (
-            self.policy.vector(side) if self.policy.vectors else None for side in (batch.obs, batch.next_obs)
-        )
         encoder, target = self.policy.encoder, self.target
         if encoder is None or target is None:
-            return View(join(obs), join(next_obs), join(next_obs), None)
+            both = self._lay(batch, None, None)
+            return View(both, both[0], None)
         seen, next_seen = (self._pictures(encoder, side) for side in (batch.obs, batch.next_obs))
         with torch.enable_grad():
             image = encoder(seen)
-        return View(
-            join(obs, image.detach()), join(next_obs, encoder(next_seen)), join(next_obs, target(next_seen)), image
-        )
+        both = self._lay(batch, encoder(next_seen), image.detach())
+        ahead = both[0].clone()
+        numbers = sum(self.policy.vectors.values())
+        ahead[:, numbers : numbers + encoder.features] = target(next_seen)
+        return View(both, ahead, image)
+
+    def _lay(self, batch: Batch, next_image: torch.Tensor | None, image: torch.Tensor | None) -> torch.Tensor:
+        """Observations and actions side by side, (2, n, d + action_dim), as `View.both` has them."""
+        policy = self.policy
+        next_obs, obs = (policy.vector(side) if policy.vectors else None for side in (batch.next_obs, batch.obs))
+        action = policy.to_unit(batch.action)
+        return torch.stack([join(next_obs, next_image, action), join(obs, image, action)])
 
     def _pictures(self, encoder: ImageEncoder, obs: PolicyObs) -> dict[str, torch.Tensor]:
         """What encoders are given: pictures, or what a frozen one makes of them, once for all who ask."""
@@ -67,3 +86,9 @@ class Viewer:
         if self.shift:
             seen = {name: moved_images(images, self.shift) for name, images in seen.items()}
         return encoder.digest(seen) if encoder.frozen else seen
+
+
+def _part(batch: Batch, part: slice) -> Batch:
+    """Some of a batch."""
+    obs, next_obs = (map_obs(lambda value: value[part], side) for side in (batch.obs, batch.next_obs))
+    return Batch(obs, batch.action[part], batch.reward[part], batch.discount[part], next_obs)
