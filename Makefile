@@ -21,7 +21,7 @@ test: setup ## Run the tests
 setup: $(READY) ## Only the set-up: .venv, pinned packages, OpenGL libraries
 	@sh scripts/opengl.sh
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml setup.py constraints.txt src/plaudit/rl/_kernels.c
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $(READY)

@@ -54,15 +54,16 @@ class OneByOne:
 
     @staticmethod
     def _member(together: Pass, number: int) -> Pass:
-        row = slice(number, number + 1)
-        names = ("weights", "biases", "scales", "shifts")
-        parts = {name: [part[row] for part in getattr(together, name)] for name in names}
-        gradients = {
-            id(part): whole[row]
-            for name in names
-            for part, whole in zip(parts[name], getattr(together, f"d_{name}", ()), strict=False)
-        }
-        network = cast(Ensemble, SimpleNamespace(activation=together.network.activation, **parts))
+        row, gradients = slice(number, number + 1), {}
+        whole = together.network
+        parts = {name: list(getattr(whole, name)) for name in ("weights", "biases", "scales", "shifts")}
+        rows = {id(part): part.detach()[row] for some in parts.values() for part in some}
+        if hasattr(together, "d_weights"):
+            found = [*together.d_weights, *(part for kind in zip(*together.d_layers, strict=True) for part in kind)]
+            for part, gradient in zip(whole.parameters(), (one for one in found if one is not None), strict=True):
+                gradients[id(rows[id(part)])] = gradient[row]
+        members = {name: [rows[id(part)] for part in some] for name, some in parts.items()}
+        network = cast(Ensemble, SimpleNamespace(activation=whole.activation, **members))
         return Pass(network, (lambda part: gradients[id(part)]) if gradients else None)
 
     def forward(self, x: torch.Tensor, chosen: Sequence[int] | None = None) -> torch.Tensor:

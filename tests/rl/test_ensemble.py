@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from plaudit.rl.ensemble import EPSILON, NARROW, Ensemble, Pass
+from plaudit.rl.between import EPSILON
+from plaudit.rl.ensemble import NARROW, Ensemble, Pass
 from plaudit.rl.flatten import FlatParameters
 
 

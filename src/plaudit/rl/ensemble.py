@@ -4,46 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from itertools import pairwise
-from typing import NamedTuple
+from itertools import pairwise, zip_longest
 
 import torch
 from torch import nn
 
-aten = torch.ops.aten
-
-EPSILON = 1e-6
-"""Added to the variance in LayerNorm."""
+from plaudit.rl.between import EPSILON, Kept, Layer, between
 
 NARROW = 16
 """Of layers with fewer outputs, as an actor's last, weights have their gradient from a product of exchanged sides."""
-
-
-class Activation(NamedTuple):
-    """A function, and its derivative.
-
-    Attributes:
-        forward: Of a tensor, which it may overwrite.
-        backward: From the gradient of the output, which it may overwrite, the input, unless `forward` has overwritten
-            that, and the output to the gradient of the input.
-    """
-
-    forward: Callable[[torch.Tensor], torch.Tensor]
-    backward: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-
-
-def _tanh(x: torch.Tensor) -> torch.Tensor:
-    # As 2 sigmoid(2x) - 1, which torch computes three times as fast.
-    return x.mul_(2.0).sigmoid_().mul_(2.0).sub_(1.0)
-
-
-ACTIVATIONS = {
-    "relu": Activation(torch.relu_, lambda g, x, y: aten.threshold_backward.grad_input(g, y, 0, grad_input=g)),
-    "tanh": Activation(_tanh, lambda g, x, y: aten.tanh_backward.grad_input(g, y, grad_input=g)),
-    "elu": Activation(nn.functional.elu, lambda g, x, y: aten.elu_backward(g, 1, 1, 1, False, x)),
-    "silu": Activation(nn.functional.silu, lambda g, x, y: aten.silu_backward(g, x)),
-    "gelu": Activation(nn.functional.gelu, lambda g, x, y: aten.gelu_backward(g, x)),
-}
 
 
 class Ensemble(nn.Module):
@@ -129,49 +98,30 @@ class Pass:
         gradients: Callable[[torch.Tensor], torch.Tensor] | None = None,
         beside: Pass | None = None,
     ) -> None:
-        self.network, self.activation = network, ACTIVATIONS[network.activation]
+        self.network = network
         self.weights = [weight.detach() for weight in network.weights]
-        self.biases = [bias.detach() for bias in network.biases]
-        self.scales = [scale.detach() for scale in network.scales]
-        self.shifts = [shift.detach() for shift in network.shifts]
+        self.layers = _layers(network, torch.Tensor.detach)
         if gradients is not None:
-            self.d_weights, self.d_biases, self.d_scales, self.d_shifts = (
-                [gradients(part) for part in parts]
-                for parts in (network.weights, network.biases, network.scales, network.shifts)
-            )
+            self.d_weights, self.d_layers = [gradients(part) for part in network.weights], _layers(network, gradients)
+        self._between = between(network.activation, self.weights[0], norm=bool(network.scales))
         self._rooms: dict[tuple[int, int, str], list[torch.Tensor]] = {} if beside is None else beside._rooms
         self._scraps: dict[tuple[int, ...], torch.Tensor] = {}
-        self._plain: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        self._at_once = network.activation == "relu" and not self.scales and self.weights[0].device.type == "cpu"
 
     def forward(self, x: torch.Tensor, chosen: Sequence[int] | None = None) -> torch.Tensor:
         """(n, inputs) to (E, n, outputs), good until the next call; of the members `chosen` alone, in rising order.
 
         `backward` is for a pass of all members.
         """
-        weights, biases, scales, shifts = self._members(chosen)
+        weights, layers = self._members(chosen)
         count = len(weights[0])
-        room, normed = (self._room(count, len(x), use) for use in ("product", "normed"))
-        self.inputs, self.normed = [x.expand(count, *x.shape)], []
-        self.before: list[torch.Tensor] = []
-        for number, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
-            if number == len(weights) - 1:
-                return self._last(self.inputs[-1], weight, bias, room[number])
-            if self._at_once:  # One way through the product instead of three: bias, product, activation.
-                y = aten._add_relu_.Tensor(torch.bmm(self.inputs[-1], weight, out=room[number]), bias)
-                self.before.append(y)
-                self.inputs.append(y)
-                continue
-            y = torch.baddbmm(bias, self.inputs[-1], weight, out=room[number])
-            if scales:
-                # With a scale of ones, which changes nothing, since without any torch takes twice as long on a CPU.
-                ones, zeros = self._no_change(y)
-                hat, mean, rstd = torch.native_layer_norm(y, [y.shape[-1]], ones, zeros, EPSILON)
-                self.normed.append((y, hat, mean, rstd))
-                y = torch.addcmul(shifts[number], hat, scales[number], out=normed[number])
-            self.before.append(y)
-            self.inputs.append(self.activation.forward(y))
-        raise AssertionError("an ensemble has a last layer")
+        products = self._room(count, len(x), "product")
+        rooms = self._room(count, len(x), "normed") if self.network.scales else products
+        self.inputs: list[torch.Tensor] = [x.expand(count, *x.shape)]
+        self.kept: list[Kept] = []
+        for weight, layer, product, room in zip(weights[:-1], layers, products, rooms, strict=False):
+            self.kept.append(self._between.forward(torch.bmm(self.inputs[-1], weight, out=product), layer, room))
+            self.inputs.append(self.kept[-1].out)
+        return self._last(self.inputs[-1], weights[-1], layers[-1].bias, products[-1])
 
     @staticmethod
     def _last(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
@@ -188,22 +138,15 @@ class Pass:
             self._scraps[shape] = like.new_empty(shape)
         return self._scraps[shape]
 
-    def _no_change(self, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """A scale of ones and a shift of zeros."""
-        width = like.shape[-1]
-        if width not in self._plain:
-            self._plain[width] = like.new_ones(width), like.new_zeros(width)
-        return self._plain[width]
-
-    def _members(self, chosen: Sequence[int] | None) -> tuple[list[torch.Tensor], ...]:
-        parts = self.weights, self.biases, self.scales, self.shifts
+    def _members(self, chosen: Sequence[int] | None) -> tuple[list[torch.Tensor], list[Layer]]:
         if chosen is None:
-            return parts
+            return self.weights, self.layers
         which = _evenly(chosen)
-        if which is None:
-            index = torch.tensor(chosen, device=self.weights[0].device)
-            return tuple([part.index_select(0, index) for part in some] for some in parts)
-        return tuple([part[which] for part in some] for some in parts)
+        layers = [
+            Layer(bias[which], None if scale is None else scale[which], None if shift is None else shift[which])
+            for bias, scale, shift in self.layers
+        ]
+        return [weight[which] for weight in self.weights], layers
 
     def _room(self, members: int, count: int, use: str) -> list[torch.Tensor]:
         """For the outputs of every layer, (members, count, width), or for their gradients: it is kept."""
@@ -214,8 +157,8 @@ class Pass:
 
     def narrow(self, rows: slice) -> None:
         """Forgets all but some of the n inputs of the last `forward`: `backward` is for those."""
-        self.inputs, self.before = ([part[:, rows] for part in parts] for parts in (self.inputs, self.before))
-        self.normed = [tuple(part[:, rows] for part in parts) for parts in self.normed]
+        self.inputs = [part[:, rows] for part in self.inputs]
+        self.kept = [kept.rows(rows) for kept in self.kept]
 
     def backward(
         self, gradient: torch.Tensor, *, learns: bool = True, inputs: slice | None = None
@@ -231,12 +174,15 @@ class Pass:
             That of the inputs, (n, inputs), all members together; `None` where it is not wanted.
         """
         room = self._room(len(gradient), gradient.shape[1], "gradient")
-        for number in range(len(self.weights) - 1, -1, -1):
-            if number < len(self.weights) - 1:
-                gradient = self._through_activation(number, gradient, learns)
+        last = len(self.weights) - 1
+        for number in range(last, -1, -1):
+            found = self.d_layers[number] if learns else None
+            if number < last:
+                gradient = self._between.backward(gradient, self.kept[number], self.layers[number], found)
+            elif found is not None:
+                torch.sum(gradient, 1, keepdim=True, out=found.bias)
             if learns:
                 self._to_weights(number, gradient)
-                torch.sum(gradient, 1, keepdim=True, out=self.d_biases[number])
             if number:
                 product = torch.bmm if gradient.shape[-1] > 1 else torch.mul
                 gradient = product(gradient, self.weights[number].transpose(1, 2), out=room[number - 1])
@@ -256,25 +202,14 @@ class Pass:
             members, count, _ = gradient.shape
             torch.bmm(gradient.reshape(members, 1, count), x, out=found.view(members, 1, -1))
 
-    def _through_activation(self, number: int, gradient: torch.Tensor, learns: bool) -> torch.Tensor:
-        """From the gradient of a hidden layer's output to that of its product."""
-        gradient = self.activation.backward(gradient, self.before[number], self.inputs[number + 1])
-        if not self.scales:
-            return gradient
-        product, hat, mean, rstd = self.normed[number]
-        if learns:
-            along = torch.mul(gradient, hat, out=self._scratch(hat, tuple(hat.shape)))
-            torch.sum(along, 1, keepdim=True, out=self.d_scales[number])
-            torch.sum(gradient, 1, keepdim=True, out=self.d_shifts[number])
-        scaled = gradient.mul_(self.scales[number])
-        shape = [product.shape[-1]]
-        found: torch.Tensor = aten.native_layer_norm_backward(
-            scaled, product, shape, mean, rstd, None, None, [True, False, False]
-        )[0]
-        return found
+
+def _layers(network: Ensemble, of: Callable[[torch.Tensor], torch.Tensor]) -> list[Layer]:
+    """The parameters of each layer but for its weights, or what there is of them."""
+    biases, scales, shifts = ([of(part) for part in some] for some in (network.biases, network.scales, network.shifts))
+    return [Layer(*parts) for parts in zip_longest(biases, scales, shifts)]
 
 
-def _evenly(chosen: Sequence[int]) -> slice | None:
-    """The slice that takes the members `chosen`, which needs no copy: there is one for any two; `None` else."""
-    steps = {after - before for before, after in pairwise(chosen)}
-    return slice(chosen[0], chosen[-1] + 1, steps.pop() if steps else 1) if len(steps) <= 1 else None
+def _evenly(chosen: Sequence[int]) -> slice | list[int]:
+    """An index that takes the members `chosen`: where it can be a slice, as for any two, nothing is copied."""
+    steps = {after - before for before, after in pairwise(chosen)} or {1}
+    return slice(chosen[0], chosen[-1] + 1, steps.pop()) if len(steps) == 1 else list(chosen)

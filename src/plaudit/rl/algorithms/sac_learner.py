@@ -105,8 +105,8 @@ class SACLearner:
             self._target.data.copy_(self._critics.data)
         total, actions = batch.action.shape
         noise = torch.randn(2, total, actions, device=batch.action.device)
-        noises = noise.unflatten(1, (count, -1)).transpose(0, 1).contiguous()
-        rewards, discounts = (part.unflatten(0, (count, -1)) for part in (batch.reward, batch.discount))
+        noises = noise.view(2, count, -1, actions).transpose(0, 1).contiguous()
+        rewards, discounts = (part.view(count, -1) for part in (batch.reward, batch.discount))
         turns = zip(rewards, discounts, self.viewer.shares(batch, count), self._subsets(count), noises, strict=True)
         errors, values, of_actor = [], [], []
         for reward, discount, view, believed, noise in turns:
@@ -123,10 +123,8 @@ class SACLearner:
 
     def _draw(self, view: View, noise: torch.Tensor, acts: bool) -> squashed.Draw:
         """Actions where those taken have led to, and where `acts` says that the actor will learn, behind them others
-        for where they were taken: the actor does not change in between, and once for both is quicker.
-
-        Args:
-            noise: (2, n, action_dim).
+        for where they were taken: the actor does not change in between, and once for both is quicker. `noise` is
+        (2, n, action_dim).
         """
         sides = slice(2 if acts else 1)
         obs = view.both[sides, :, : -noise.shape[-1]].flatten(0, 1)
@@ -178,11 +176,13 @@ class SACLearner:
         for place, found in zip(self._d_looks, torch.autograd.grad(image, self._looks, d_image), strict=True):
             place.copy_(found)
 
-    def _improve_actor(self, taken: torch.Tensor, drawn: squashed.Draw, shown: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def _improve_actor(
+        self, taken: torch.Tensor, drawn: squashed.Draw, shown: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """One step on temperature · log density - value, and one of the temperature.
 
-        With `cfg.cloning` the actor is also to do what was shown (Nair et al., 2018, without their filter): critics know
-        little of an action before it was tried.
+        With `cfg.cloning` the actor is also to do what was shown (Nair et al., 2018, without their filter): critics
+        know little of an action before it was tried.
 
         Args:
             taken: (n, d + action_dim): observations, and the actions that were taken there, of which the first `shown`

@@ -51,7 +51,8 @@ class Viewer:
         """`count` equal shares of a batch, each shown when its turn comes: an encoder learns from one to the next."""
         each = len(batch.action) // count
         if self.policy.encoder is None:  # Numbers stay what they are, and are laid out for all at once.
-            laid = self._lay(batch, None, None).unflatten(1, (count, each)).transpose(0, 1).contiguous()
+            laid = self._lay(batch, None, None)
+            laid = laid.view(2, count, each, -1).transpose(0, 1).contiguous()
             yield from (View(both, both[0], None) for both in laid)
             return
         for start in range(0, count * each, each):
