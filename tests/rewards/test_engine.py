@@ -291,11 +291,13 @@ def test_bf16_is_not_used_where_a_trial_ends_badly(
 def test_bf16_is_used_where_a_trial_ends_well(
     one: RewardArtifact, untried: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    works = precision.bf16_works("cpu")
+    precision.bf16_works.cache_clear()
     monkeypatch.setattr(precision, "_TRIAL", "")
     engine = RewardEngine(one, precision="bf16")
     assert engine.backend == "torch"
-    loss = engine.loss_on(FRAMES)
-    assert 1e-5 < loss.largest < 0.05
+    if works:  # Elsewhere it would end this process.
+        assert 1e-5 < engine.loss_on(FRAMES).largest < 0.05
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,16 @@ logger = logging.getLogger("plaudit")
 
 _TRIAL = """
 import torch
-image, weight = torch.ones(2, 8, 8, 8), torch.ones(8, 8, 3, 3)
-with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
-    mapped = torch.conv2d(image, weight, padding=1).flatten(1)
-    result = torch.nn.functional.linear(mapped, torch.ones(4, 512))
-assert result.isfinite().all()
+for count, channels, outputs in ((2, 8, 4), (16, 8, 256), (64, 64, 256)):
+    image = torch.ones(count, channels, 8, 8, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        mapped = torch.conv2d(image, torch.ones(channels, channels, 3, 3), padding=1)
+        sums = mapped.flatten(2).transpose(0, 1) @ torch.ones(channels, 64, 8)
+        result = torch.nn.functional.linear(mapped.flatten(1), torch.ones(outputs, channels * 64))
+    (sums.sum() + result.sum()).backward()
+    assert result.isfinite().all() and image.grad.isfinite().all()
 """
+"""Forward and back through what models are made of, small and large: which instructions are taken goes by the size."""
 
 
 @functools.cache
