@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import sys
+import sysconfig
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +14,9 @@ import torch
 from torch import nn
 
 from plaudit.rl import between as module
-from plaudit.rl.between import ACTIVATIONS, EPSILON, AddRelu, Between, Layer, NormRelu, Plain, between
+from plaudit.rl.between import ACTIVATIONS, EPSILON, AddRelu, Between, Layer, NormRelu, Plain, quickest
 
-needs_kernels = pytest.mark.skipif(not module.COMPILED, reason="the kernels were not compiled: no C compiler")
+needs_kernels = pytest.mark.skipif(module.LACKS is not None, reason=f"no kernels: {module.LACKS}")
 
 
 @pytest.fixture
@@ -29,8 +32,8 @@ def some_layer(members: int, width: int, *, norm: bool = True) -> Layer:
     return Layer(parts[0], 1.0 + parts[1], parts[2]) if norm else Layer(parts[0])
 
 
-def zeros(layer: Layer) -> Layer:
-    """Room for gradients, in which something lies already."""
+def used_room(layer: Layer) -> Layer:
+    """For gradients; something lies there already."""
     return Layer(*(None if part is None else torch.full_like(part, 7.0) for part in layer))  # type: ignore[arg-type]
 
 
@@ -39,7 +42,7 @@ def both_ways(way: Between, layer: Layer, rows: int) -> dict[str, torch.Tensor]:
     members, _, width = layer.bias.shape
     numbers = torch.Generator().manual_seed(6)
     product, gradient = torch.randn(2, members, rows, width, generator=numbers)
-    found = zeros(layer)
+    found = used_room(layer)
     kept = way.forward(product.clone(), layer, torch.empty_like(product))
     out = kept.out.clone()
     back = way.backward(gradient.clone(), kept, layer, found)
@@ -70,23 +73,26 @@ def assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor
 
 
 def test_the_kernels_are_there_where_a_compiler_is() -> None:
-    assert module.COMPILED or shutil.which("cc") is None
+    compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
+    headers = Path(sysconfig.get_paths()["include"]) / "Python.h"
+    could = sys.platform in ("linux", "darwin") and shutil.which(compiler) is not None and headers.exists()
+    assert module.LACKS is None or not could
 
 
 def test_the_quickest_way_is_taken(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     single, double = torch.zeros(1), torch.zeros(1, dtype=torch.float64)
-    assert isinstance(between("relu", single, norm=False), AddRelu)
-    assert isinstance(between("tanh", single, norm=True), Plain)
-    assert isinstance(between("relu", double, norm=True), Plain)
-    monkeypatch.setattr(module, "COMPILED", True)
-    assert isinstance(between("relu", single, norm=True), NormRelu)
-    assert not caplog.records
-    monkeypatch.setattr(module, "COMPILED", False)
     module._tell.cache_clear()
     with caplog.at_level("INFO", "plaudit"):
+        assert isinstance(quickest("relu", single, norm=False), AddRelu)
+        assert isinstance(quickest("tanh", single, norm=True), Plain)
+        assert isinstance(quickest("relu", double, norm=True), Plain)
+        monkeypatch.setattr(module, "LACKS", None)
+        assert isinstance(quickest("relu", single, norm=True), NormRelu)
+        assert not caplog.records
+        monkeypatch.setattr(module, "LACKS", "no module named x")
         for _ in range(2):
-            assert isinstance(between("relu", single, norm=True), Plain)
-    assert len(caplog.records) == 1 and "C compiler" in caplog.text
+            assert isinstance(quickest("relu", single, norm=True), Plain)
+    assert len(caplog.records) == 1 and "(no module named x)" in caplog.text
 
 
 @needs_kernels

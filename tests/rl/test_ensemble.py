@@ -76,6 +76,28 @@ def test_the_gradient_is_autograds(activation: str, layer_norm: bool, members: i
         assert written.backward(wanted.clone()) is None
 
 
+@pytest.mark.parametrize("chosen", [[1], [0, 3], [1, 2, 3], [0, 1, 3], [0, 1, 2, 3, 4]])
+@pytest.mark.parametrize("layer_norm", [False, True])
+def test_any_members_can_be_asked(chosen: list[int], layer_norm: bool) -> None:
+    ensemble, x = make(5, "relu", layer_norm, 1).float(), torch.randn(4, 5)
+    with torch.no_grad():
+        torch.testing.assert_close(Pass(ensemble).forward(x, chosen), ensemble(x)[chosen])
+
+
+@pytest.mark.parametrize("layer_norm", [False, True])
+def test_some_rows_go_back_alone(layer_norm: bool) -> None:
+    ensemble, x = make(3, "relu", layer_norm).float(), torch.randn(6, 5)
+    parameters, wanted = FlatParameters(ensemble), torch.randn(3, 2, 2)
+    expected = torch.autograd.grad(ensemble(x[4:]), parameters.parts, wanted)
+    with torch.no_grad():
+        written = Pass(ensemble, parameters.gradient_of)
+        written.forward(x)
+        written.narrow(slice(4, None))
+        written.backward(wanted.clone())
+    found = torch.cat([part.flatten() for part in expected])
+    torch.testing.assert_close(parameters.gradient, found, atol=1e-5, rtol=1e-4)
+
+
 def test_members_begin_apart() -> None:
     ensemble = Ensemble(4, 5, (8,), 1, "relu", False, 1.0)
     values = ensemble(torch.randn(6, 5))

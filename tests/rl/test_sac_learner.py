@@ -39,6 +39,7 @@ class ByAutograd:
     def __init__(self, policy: SACPolicy, cfg: Any) -> None:
         self.policy, self.cfg = copy.deepcopy(policy), cfg
         self.target = copy.deepcopy(policy.critics)
+        self.steps = 0
         self.log_temperature = torch.tensor([math.log(cfg.init_temperature)], requires_grad=True)
         parts = self.policy.critics.parameters(), self.policy.actor.parameters(), [self.log_temperature]
         self.critic_adam, self.actor_adam, self.temperature_adam = (torch.optim.Adam(part, LR) for part in parts)
@@ -54,6 +55,7 @@ class ByAutograd:
     def learn(
         self, batch: Batch, noise: torch.Tensor, other: torch.Tensor, believed: list[int] | None, shown: int
     ) -> None:
+        self.steps += 1
         assert isinstance(batch.obs, torch.Tensor) and isinstance(batch.next_obs, torch.Tensor)
         with torch.no_grad():
             drawn = self.draw(batch.next_obs, noise)
@@ -69,6 +71,8 @@ class ByAutograd:
         self.critic_adam.step()
         for ours, theirs in zip(self.target.parameters(), self.policy.critics.parameters(), strict=True):
             ours.data.lerp_(theirs.data, self.cfg.tau)
+        if self.steps % self.cfg.actor_interval:
+            return
         drawn = self.draw(batch.obs, other)
         values = self.policy.critics(torch.cat([batch.obs, drawn.action], -1))[..., 0]
         value = values.mean(0) if self.cfg.actor_critics == "mean" else values.min(0).values
@@ -95,6 +99,7 @@ class ByAutograd:
             {"actor_critics": "mean", "min_critics": 2, "init_temperature": 0.5},
             {"num_critics": 5, "critic_layer_norm": True, "actor_layer_norm": True},
         ),
+        ({"actor_interval": 2, "min_critics": 3}, {"num_critics": 5, "critic_layer_norm": True}),
     ],
 )
 def test_steps_are_those_of_the_textbook(sac: dict[str, Any], policy: dict[str, Any], shown: int) -> None:

@@ -1,10 +1,12 @@
-// LayerNorm and ReLU between two products of an ensemble, in one way through memory. between.py calls this, and has
-// checked what it gives: addresses of float32 numbers, (members, rows, width), of which bias, scale and shift have
-// one row a member, `stride` numbers apart.
+// LayerNorm and ReLU between two products of an ensemble, in one way through memory. Only between.py calls this, which
+// sees to it that what it gives is right: addresses of float32 numbers, (members, rows, width), without gaps; but bias,
+// scale and shift have one row a member, `stride` numbers apart.
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <math.h>
 #include <string.h>
+
+enum { VERSION = 1 };  // Of what is given; between.py takes no other.
 
 // The compiler makes the loops for several processors, and the newest that is there is taken.
 #if defined(__x86_64__) && defined(__gnu_linux__)
@@ -139,4 +141,10 @@ static PyMethodDef methods[] = {{"norm_relu", norm_relu, METH_VARARGS, NULL},
 
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_kernels", NULL, -1, methods, NULL, NULL, NULL, NULL};
 
-PyMODINIT_FUNC PyInit__kernels(void) { return PyModule_Create(&module); }
+PyMODINIT_FUNC PyInit__kernels(void)
+{
+    PyObject *made = PyModule_Create(&module);
+    if (made != NULL && PyModule_AddIntConstant(made, "VERSION", VERSION) < 0)
+        Py_CLEAR(made);
+    return made;
+}

@@ -3,7 +3,7 @@
 With torch's operations LayerNorm and ReLU are five ways through memory forward and eight back, which on a CPU takes
 longer than the products between them. There is a kernel that does it in one each, compiled where the package is
 installed; where it was not, for want of a compiler, and for other devices, types and activations, torch's operations do
-the same.
+the same. It is loaded after torch, whose threads it uses.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from torch import nn
 
 try:
     from plaudit.rl import _kernels
-except ImportError:
-    COMPILED = False
+except ImportError as error:
+    LACKS: str | None = str(error)
 else:
-    COMPILED = True
+    LACKS = None if _kernels.VERSION == 1 else "it is of another version"
+"""Why there are no kernels; `None` where there are."""
 
 log = logging.getLogger("plaudit")
 
@@ -94,24 +95,25 @@ class Between(Protocol):
         """
 
 
-def between(activation: str, weight: torch.Tensor, *, norm: bool) -> Between:
+def quickest(activation: str, weight: torch.Tensor, *, norm: bool) -> Between:
     """The quickest way for a layer with such weights."""
     if activation == "relu" and weight.device.type == "cpu":
         if not norm:
             return AddRelu()
         if weight.dtype == torch.float32:
-            if COMPILED:
+            if LACKS is None:
                 return NormRelu()
-            _tell()
+            _tell(LACKS)
     return Plain(ACTIVATIONS[activation])
 
 
 @functools.cache
-def _tell() -> None:
-    """Says once why learning is slower than it could be."""
+def _tell(why: str) -> None:
+    """Says once that learning is slower than it could be."""
     log.info(
-        "LayerNorm's kernel was not compiled when Plaudit was installed, so networks that have it learn more slowly, "
-        "by a third or so: install a C compiler and then Plaudit again."
+        "LayerNorm's kernel was not compiled when Plaudit was installed (%s), so that networks which have it learn "
+        "more slowly. To have it, install a C compiler and Python's headers, and then Plaudit again.",
+        why,
     )
 
 
@@ -179,25 +181,31 @@ class NormRelu:
     """With LayerNorm, on a CPU: all in one way, by the kernel."""
 
     def forward(self, product: torch.Tensor, layer: Layer, room: torch.Tensor) -> Kept:
+        bias, scale, shift = _parameters(layer)
         members, rows, width = product.shape
-        parts, stride = _parameters(layer), layer.bias.stride(0)
-        # Of members that are taken from others, parameters lie further apart.
-        assert product.is_contiguous() and room.is_contiguous()
-        assert all(part.stride(0) == stride and part.stride(-1) == 1 for part in parts)
+        stride = bias.stride(0)  # Of members that are taken from others, parameters lie further apart.
+        assert product.is_contiguous() and room.is_contiguous() and room.shape == product.shape
+        for part in (bias, scale, shift):
+            assert part.shape == (members, 1, width) and (part.stride(0), part.stride(2)) == (stride, 1)
         mean, rstd = product.new_empty(2, members, rows)
-        places = [part.data_ptr() for part in (product, *parts, room, mean, rstd)]
-        _kernels.norm_relu(*places, members, rows, width, stride, EPSILON, torch.get_num_threads())
+        at, threads = torch.Tensor.data_ptr, torch.get_num_threads()
+        given = at(product), at(bias), at(scale), at(shift), at(room), at(mean), at(rstd)
+        _kernels.norm_relu(*given, members, rows, width, stride, EPSILON, threads)
         return Kept(room, (product, mean, rstd))
 
     def backward(self, gradient: torch.Tensor, kept: Kept, layer: Layer, found: Layer | None) -> torch.Tensor:
-        product, mean, rstd = kept.rest
+        # Copied only where some rows of several members go back alone.
+        gradient, out, product, mean, rstd = (part.contiguous() for part in (gradient, kept.out, *kept.rest))
         bias, scale, _ = _parameters(layer)
-        given = [part.contiguous() for part in (gradient, product, kept.out, bias, scale, mean, rstd)]
+        members, rows, width = gradient.shape
+        assert product.shape == out.shape == gradient.shape and bias.shape == scale.shape == (members, 1, width)
         wanted = () if found is None else _parameters(found)
-        assert all(part.is_contiguous() for part in wanted)
-        places = [part.data_ptr() for part in (*given, *wanted)] + [0] * (3 - len(wanted))
-        _kernels.norm_relu_backward(*places, *gradient.shape, torch.get_num_threads())
-        return given[0]
+        assert all(part.is_contiguous() and part.shape == bias.shape for part in (bias, scale, *wanted))
+        at, threads = torch.Tensor.data_ptr, torch.get_num_threads()
+        sums = (0, 0, 0) if not wanted else (at(wanted[0]), at(wanted[1]), at(wanted[2]))
+        given = at(gradient), at(product), at(out), at(bias), at(scale), at(mean), at(rstd)
+        _kernels.norm_relu_backward(*given, *sums, members, rows, width, threads)
+        return gradient
 
 
 def _parameters(layer: Layer) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

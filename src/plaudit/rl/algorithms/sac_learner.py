@@ -104,8 +104,8 @@ class SACLearner:
         if self.steps == 0:  # The policy may have been given other weights since.
             self._target.data.copy_(self._critics.data)
         total, actions = batch.action.shape
-        noise = torch.randn(2, total, actions, device=batch.action.device)
-        noises = noise.view(2, count, -1, actions).transpose(0, 1).contiguous()
+        noises = torch.randn(2, total, actions, device=batch.action.device)
+        noises = noises.view(2, count, -1, actions).transpose(0, 1).contiguous()
         rewards, discounts = (part.view(count, -1) for part in (batch.reward, batch.discount))
         turns = zip(rewards, discounts, self.viewer.shares(batch, count), self._subsets(count), noises, strict=True)
         errors, values, of_actor = [], [], []

@@ -16,8 +16,8 @@ from plaudit.rl.sac_policy import SACPolicy
 
 
 class View(NamedTuple):
-    """What networks are shown of n transitions. Behind every observation is room for an action, so that critics are
-    given both without copying.
+    """What networks are shown of n transitions in one gradient step, which uses it up: behind every observation is room
+    for an action, so that critics are given both without copying, and those drawn take the place of those taken.
 
     Attributes:
         both: (2, n, d + action_dim): first where the actions led to, then where they were taken, with the actions that
@@ -51,19 +51,16 @@ class Viewer:
         """`count` equal shares of a batch, each shown when its turn comes: an encoder learns from one to the next."""
         each = len(batch.action) // count
         if self.policy.encoder is None:  # Numbers stay what they are, and are laid out for all at once.
-            laid = self._lay(batch, None, None)
-            laid = laid.view(2, count, each, -1).transpose(0, 1).contiguous()
+            laid = self._lay(batch, None, None).view(2, count, each, -1).transpose(0, 1).contiguous()
             yield from (View(both, both[0], None) for both in laid)
             return
         for start in range(0, count * each, each):
             yield self.show(_part(batch, slice(start, start + each)))
 
     def show(self, batch: Batch) -> View:
-        """Called without gradients; `View.image` has its own nevertheless."""
+        """Transitions with pictures. Called without gradients; `View.image` has its own nevertheless."""
         encoder, target = self.policy.encoder, self.target
-        if encoder is None or target is None:
-            both = self._lay(batch, None, None)
-            return View(both, both[0], None)
+        assert encoder is not None and target is not None
         seen, next_seen = (self._pictures(encoder, side) for side in (batch.obs, batch.next_obs))
         with torch.enable_grad():
             image = encoder(seen)
