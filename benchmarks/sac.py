@@ -6,7 +6,8 @@ temperature at every step. With ten as RLPD has them, two are drawn for the targ
 climbs the mean.
 The loop (`sac_loop.py`) computes one critic after the other, with autograd. So that what the ensemble adds can be told
 from what the gradients by hand do, ours also take turns with the same gradients by hand of one critic after the other.
-And beside all stand the products between hidden layers of the same update alone, with nothing between them.
+Where there is LayerNorm, they also do without the kernel for it. And beside all stand the products between hidden
+layers of the same update alone, with nothing between them.
 Freed memory is kept, as in a run, which is for the good of all sides.
 """
 
@@ -15,9 +16,11 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from types import SimpleNamespace
 from typing import cast
+from unittest.mock import patch
 
 import torch
 from stable_baselines3 import SAC as Sb3SAC
@@ -26,7 +29,7 @@ from measure import Row, main, paired_ratio, say, take_turns
 from plaudit.compute import cores, keep_freed_memory
 from plaudit.config.schema import RuntimeConfig
 from plaudit.envs.registry import build_env
-from plaudit.rl import Trainer, build_algo, build_policy
+from plaudit.rl import Trainer, between, build_algo, build_policy
 from plaudit.rl.algorithms.sac import SAC
 from plaudit.rl.ensemble import Ensemble, Pass
 from plaudit.rl.replay import Replay
@@ -105,9 +108,10 @@ def filled(shape: Shape) -> SAC:
     return algorithm
 
 
-def plaudit_steps(shape: Shape, *, looped: bool = False) -> Callable[[int], object]:
+def plaudit_steps(shape: Shape, *, looped: bool = False, kernels: bool = True) -> Callable[[int], object]:
     """Our gradient steps, so many at a call; `looped` has one critic after the other computed."""
-    algorithm = filled(shape)
+    with nullcontext() if kernels else patch.object(between, "LACKS", "left out"):
+        algorithm = filled(shape)
     learner = algorithm.learner
     if looped:
         learner.critics, learner.target = (cast(Pass, OneByOne(part)) for part in (learner.critics, learner.target))
@@ -205,6 +209,7 @@ SIDES: dict[str, Callable[[Shape], Callable[[int], object]]] = {
     "SB3": sb3_steps,
     "loop over critics": loop_steps,
     "our own, looped over": partial(plaudit_steps, looped=True),
+    "our own, without the kernel": partial(plaudit_steps, kernels=False),
     "products alone": products,
 }
 
@@ -229,7 +234,7 @@ def benchmark(quick: bool) -> list[Row]:
     return [
         *compared("2 critics", Shape(2, 256, believed=2), {"SB3": 2.0, "products alone": None}, quick),
         *compared("10 critics", Shape(10, 256, believed=10), {"SB3": None} | many, quick),
-        *compared("10 critics as in RLPD", RLPD, many, quick),
+        *compared("10 critics as in RLPD", RLPD, many | {"our own, without the kernel": None}, quick),
         memory(),
     ]
 

@@ -49,33 +49,30 @@ class Viewer:
 
     def shares(self, batch: Batch, count: int) -> Iterator[View]:
         """`count` equal shares of a batch, each shown when its turn comes: an encoder learns from one to the next."""
-        each = len(batch.action) // count
         if self.policy.encoder is None:  # Numbers stay what they are, and are laid out for all at once.
-            laid = self._lay(batch, None, None).view(2, count, each, -1).transpose(0, 1).contiguous()
-            yield from (View(both, both[0], None) for both in laid)
+            next_obs, obs = (self.policy.vector(side) for side in (batch.next_obs, batch.obs))
+            yield from (
+                View(both, both[0], None) for both in _laid(count, next_obs, obs, self.policy.to_unit(batch.action))
+            )
             return
+        each = len(batch.action) // count
         for start in range(0, count * each, each):
             yield self.show(_part(batch, slice(start, start + each)))
 
     def show(self, batch: Batch) -> View:
         """Transitions with pictures. Called without gradients; `View.image` has its own nevertheless."""
-        encoder, target = self.policy.encoder, self.target
+        policy, encoder, target = self.policy, self.policy.encoder, self.target
         assert encoder is not None and target is not None
         seen, next_seen = (self._pictures(encoder, side) for side in (batch.obs, batch.next_obs))
         with torch.enable_grad():
             image = encoder(seen)
-        both = self._lay(batch, encoder(next_seen), image.detach())
+        next_vector, vector = (policy.vector(side) if policy.vectors else None for side in (batch.next_obs, batch.obs))
+        next_obs, obs = join(next_vector, encoder(next_seen)), join(vector, image.detach())
+        (both,) = _laid(1, next_obs, obs, self.policy.to_unit(batch.action))
         ahead = both[0].clone()
-        numbers = sum(self.policy.vectors.values())
+        numbers = sum(policy.vectors.values())
         ahead[:, numbers : numbers + encoder.features] = target(next_seen)
         return View(both, ahead, image)
-
-    def _lay(self, batch: Batch, next_image: torch.Tensor | None, image: torch.Tensor | None) -> torch.Tensor:
-        """Observations and actions side by side, (2, n, d + action_dim), as `View.both` has them."""
-        policy = self.policy
-        next_obs, obs = (policy.vector(side) if policy.vectors else None for side in (batch.next_obs, batch.obs))
-        action = policy.to_unit(batch.action)
-        return torch.stack([join(next_obs, next_image, action), join(obs, image, action)])
 
     def _pictures(self, encoder: ImageEncoder, obs: PolicyObs) -> dict[str, torch.Tensor]:
         """What encoders are given: pictures, or what a frozen one makes of them, once for all who ask."""
@@ -84,6 +81,16 @@ class Viewer:
         if self.shift:
             seen = {name: moved_images(images, self.shift) for name, images in seen.items()}
         return encoder.digest(seen) if encoder.frozen else seen
+
+
+def _laid(count: int, next_obs: torch.Tensor, obs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+    """`count` shares of observations, (n, d) each, and actions, (n, action_dim), as `View.both` has them."""
+    length = obs.shape[-1]
+    laid = obs.new_empty(count, 2, len(obs) // count, length + action.shape[-1])
+    for number, side in enumerate((next_obs, obs)):
+        laid[:, number, :, :length] = side.view(count, -1, length)
+    laid[:, 1, :, length:] = action.view(count, -1, action.shape[-1])
+    return laid
 
 
 def _part(batch: Batch, part: slice) -> Batch:
