@@ -75,19 +75,22 @@ def test_what_the_user_says_of_waiting_threads_stands(monkeypatch: pytest.Monkey
     assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
 
 
-def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("largest", "tried"), [(2**31, [2**30]), (2**25, [2**30, 2**25])])
+def test_freed_memory_is_kept_as_glibc_permits(monkeypatch: pytest.MonkeyPatch, largest: int, tried: list[int]) -> None:
     asked: list[tuple[int, int]] = []
 
     class Glibc:
         @staticmethod
         def mallopt(option: int, value: int) -> int:
             asked.append((option, value))
-            return 1
+            return int(option != -3 or value <= largest)
 
     monkeypatch.setattr(ctypes, "CDLL", lambda name: Glibc)
     compute.keep_freed_memory()
-    assert asked == [(-3, 2**30), (-1, 2**31 - 1)]
+    assert asked == [*((-3, value) for value in tried), (-1, 2**31 - 1)]
 
+
+def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> None:
         raise OSError(name)
 

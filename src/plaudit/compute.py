@@ -113,7 +113,8 @@ def keep_freed_memory() -> None:
     """
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL("libc.so.6")
-        libc.mallopt(_M_MMAP_THRESHOLD, 2**30)
+        # An older glibc takes 32 MiB at most. With none set, the second call would leave it at 128 KiB for good.
+        _ = libc.mallopt(_M_MMAP_THRESHOLD, 2**30) or libc.mallopt(_M_MMAP_THRESHOLD, 2**25)
         libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
 
 
