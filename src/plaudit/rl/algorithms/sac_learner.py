@@ -106,7 +106,7 @@ class SACLearner:
         total, actions = batch.action.shape
         noises = torch.randn(2, total, actions, device=batch.action.device)
         noises = noises.view(2, count, -1, actions).transpose(0, 1).contiguous()
-        rewards, discounts = (part.view(count, -1) for part in (batch.reward, batch.discount))
+        rewards, discounts = (part.reshape(count, -1) for part in (batch.reward, batch.discount))
         turns = zip(rewards, discounts, self.viewer.shares(batch, count), self._subsets(count), noises, strict=True)
         errors, values, of_actor = [], [], []
         for reward, discount, view, believed, noise in turns:

@@ -88,8 +88,8 @@ def _laid(count: int, next_obs: torch.Tensor, obs: torch.Tensor, action: torch.T
     length = obs.shape[-1]
     laid = obs.new_empty(count, 2, len(obs) // count, length + action.shape[-1])
     for number, side in enumerate((next_obs, obs)):
-        laid[:, number, :, :length] = side.view(count, -1, length)
-    laid[:, 1, :, length:] = action.view(count, -1, action.shape[-1])
+        laid[:, number, :, :length] = side.reshape(count, -1, length)
+    laid[:, 1, :, length:] = action.reshape(count, -1, action.shape[-1])
     return laid
 
 
