@@ -66,6 +66,11 @@ class Layer(NamedTuple):
     scale: torch.Tensor | None = None
     shift: torch.Tensor | None = None
 
+    def members(self, which: slice | list[int]) -> Layer:
+        """Those of some members."""
+        scale, shift = (None if part is None else part[which] for part in (self.scale, self.shift))
+        return Layer(self.bias[which], scale, shift)
+
 
 class Kept(NamedTuple):
     """What the way back needs, (E, n, ...) each.

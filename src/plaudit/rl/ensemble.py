@@ -142,11 +142,7 @@ class Pass:
         if chosen is None:
             return self.weights, self.layers
         which = _evenly(chosen)
-        layers = [
-            Layer(bias[which], None if scale is None else scale[which], None if shift is None else shift[which])
-            for bias, scale, shift in self.layers
-        ]
-        return [weight[which] for weight in self.weights], layers
+        return [weight[which] for weight in self.weights], [layer.members(which) for layer in self.layers]
 
     def _room(self, members: int, count: int, use: str) -> list[torch.Tensor]:
         """For the outputs of every layer, (members, count, width), or for their gradients: it is kept."""
