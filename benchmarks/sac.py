@@ -30,7 +30,7 @@ from measure import Row, main, paired_ratio, say, take_turns
 from plaudit.compute import cores, keep_freed_memory
 from plaudit.config.schema import RuntimeConfig
 from plaudit.envs.registry import build_env
-from plaudit.rl import Trainer, between, build_algo, build_policy
+from plaudit.rl import Trainer, build_algo, build_policy, members
 from plaudit.rl.algorithms.sac import SAC
 from plaudit.rl.ensemble import Ensemble, Pass
 from plaudit.rl.replay import Replay
@@ -111,7 +111,7 @@ def filled(shape: Shape) -> SAC:
 
 def plaudit_steps(shape: Shape, *, looped: bool = False, kernels: bool = True) -> Callable[[int], object]:
     """Our gradient steps, so many at a call; `looped` has one critic after the other computed."""
-    with nullcontext() if kernels else patch.object(between, "LACKS", "left out"):
+    with nullcontext() if kernels else patch.object(members, "MISSING", "left out"):
         algorithm = filled(shape)
     learner = algorithm.learner
     if looped:

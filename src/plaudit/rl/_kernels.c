@@ -1,12 +1,14 @@
-// LayerNorm and ReLU between two products of an ensemble, in one way through memory. Only between.py calls this, which
-// sees to it that what it gives is right: addresses of float32 numbers, (members, rows, width), without gaps; but bias,
-// scale and shift have one row a member, `stride` numbers apart.
+// Critics on a CPU, one network after the other, and of each some rows after the other: they go all the way from inputs
+// to gradients, so that what lies between stays in the processor's own cache, and every thread has networks of its own.
+// Only members.py calls this, which sees to it that what it gives is right: addresses of float32 numbers without gaps,
+// the networks' one after the other.
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <math.h>
+#include <stdint.h>
 #include <string.h>
 
-enum { VERSION = 1 };  // Of what is given; between.py takes no other.
+enum { VERSION = 2 };  // Of what is given; members.py takes no other.
 
 // The compiler makes the loops for several processors, and the newest that is there is taken.
 #if defined(__x86_64__) && defined(__gnu_linux__)
@@ -15,51 +17,230 @@ enum { VERSION = 1 };  // Of what is given; between.py takes no other.
 #define FOR_EACH_PROCESSOR
 #endif
 
+#ifdef _OPENMP
+#include <omp.h>
+#define THREAD omp_get_thread_num()
+#else
+#define THREAD 0
+#endif
+
+typedef Py_ssize_t Int;
+
+// The product of matrices that torch itself calls, columns first. Libraries with integers of 32 bits see the lower half
+// of ours, which comes first.
+typedef void (*Sgemm)(const char *, const char *, const Int *, const Int *, const Int *, const float *, const float *,
+                      const Int *, const float *, const Int *, const float *, float *, const Int *);
+
+// Parameters of all networks or of one, or their gradients. Without LayerNorm there are no scales and shifts.
 typedef struct {
-    const float *bias, *scale, *shift;
-    Py_ssize_t width;
+    float *weight, *bias, *scale, *shift;
 } Layer;
 
-// out = relu(LayerNorm(product + bias)) of some rows of one member.
-FOR_EACH_PROCESSOR
-static void forward_rows(Layer layer, const float *product, float *out, float *mean, float *rstd, Py_ssize_t rows,
-                         float epsilon)
+// All parameters together, Adam's moments of them, and the targets' parameters, in the same order.
+typedef struct {
+    float *data, *first, *second, *target;
+} Vectors;
+
+typedef struct {
+    float first_decay, second_decay, first_share, second_share;  // Of the moments; shares are what decays leave.
+    float rate, root, epsilon;                                  // Step: rate * first / (root * sqrt(second) + epsilon)
+    float tau;                                                  // How far the targets follow.
+} Pace;
+
+typedef struct {
+    Sgemm sgemm;
+    Int hidden;                           // Layers; another follows, with one output.
+    const Int *widths;                    // Of the inputs, and of each hidden layer.
+    const Layer *parameters;              // Of each layer.
+    float epsilon;                        // Of LayerNorm.
+    const float *x;                       // (rows, inputs)
+    Int rows;
+    float *values;         // (members, rows), or NULL: what the networks say.
+    const float *aim;      // (rows,): what they should say, and learn to; or NULL.
+    float *told;           // (members, 2), with `aim`: means of squared errors, and of values.
+    const int64_t *least;  // (rows,): the network that each row is for, or NULL: all rows are for all.
+    float weight;          // Gradient of the values, without `aim`.
+    Int first, count;      // Of which inputs the gradient is wanted.
+    float *d_x;            // (members, rows, count), with `least` (rows, count); or NULL.
+    const Vectors *all;    // With `aim`: what is moved,
+    const Pace *pace;      // and how far.
+} Task;
+
+// What is kept of a hidden layer on the way back.
+typedef struct {
+    float *product, *out, *mean, *rstd;
+} Kept;
+
+static Int widest(const Int *widths, Int hidden)
 {
-    const Py_ssize_t width = layer.width;
-    for (Py_ssize_t row = 0; row < rows; row++, product += width, out += width) {
+    Int width = 0;
+    for (Int i = 1; i <= hidden; i++)
+        width = widths[i] > width ? widths[i] : width;
+    return width;
+}
+
+static Int width_of(const Int *widths, Int hidden, Int layer)
+{
+    return layer < hidden ? widths[layer + 1] : 1;
+}
+
+// Rows that go through a network together: what is kept of them takes up half a megabyte, and few are slow.
+static Int rows_together(const Int *widths, Int hidden)
+{
+    const Int fit = (1 << 17) / (2 * hidden * widest(widths, hidden));
+    return fit > 32 ? fit : 32;
+}
+
+// Numbers in the room of a thread: what is kept of every layer and the values' gradient, both of rows that are
+// together; parameters' gradients; inputs of all rows.
+static Int room_size(const Int *widths, Int hidden, Int rows)
+{
+    Int size = rows_together(widths, hidden) * (hidden * (2 * widest(widths, hidden) + 2) + 1) + rows * widths[0];
+    for (Int layer = 0; layer <= hidden; layer++)
+        size += (widths[layer] + 3) * width_of(widths, hidden, layer);
+    return size;
+}
+
+static Kept kept_of(const Task *task, float *room, Int layer)
+{
+    const Int together = rows_together(task->widths, task->hidden);
+    const Int matrix = together * widest(task->widths, task->hidden);
+    float *product = room + layer * 2 * (matrix + together), *mean = product + 2 * matrix;
+    return (Kept){product, product + matrix, mean, mean + together};
+}
+
+static float *errors_in(const Task *task, float *room)
+{
+    return kept_of(task, room, task->hidden).product;
+}
+
+static Layer layer_of(const Task *task, Int layer, Int member)
+{
+    const Layer all = task->parameters[layer];
+    const Int step = member * width_of(task->widths, task->hidden, layer);
+    const int norm = all.scale != NULL;
+    return (Layer){all.weight + step * task->widths[layer], all.bias + step, norm ? all.scale + step : NULL,
+                   norm ? all.shift + step : NULL};
+}
+
+// Where a layer's gradients go: they are used at once, and the next network's take their place.
+static Layer gradients_of(const Task *task, float *room, Int layer)
+{
+    float *start = errors_in(task, room) + rows_together(task->widths, task->hidden);
+    for (Int before = 0; before < layer; before++)
+        start += (task->widths[before] + 3) * width_of(task->widths, task->hidden, before);
+    const Int width = width_of(task->widths, task->hidden, layer);
+    float *bias = start + task->widths[layer] * width;
+    return (Layer){start, bias, bias + width, bias + 2 * width};
+}
+
+static float *inputs_in(const Task *task, float *room)
+{
+    return gradients_of(task, room, task->hidden).shift + 1;
+}
+
+// out (rows, columns) = left (rows, inner) times right (inner, columns), rows first; `left_turned` and `right_turned`
+// say that a side lies there with rows and columns exchanged, `adds` that it is added to what is there.
+static void multiply(const Task *task, int left_turned, int right_turned, Int rows, Int columns, Int inner,
+                     const float *left, const float *right, float *out, int adds)
+{
+    const Int left_step = left_turned ? rows : inner, right_step = right_turned ? inner : columns;
+    const float one = 1.0f, before = adds ? 1.0f : 0.0f;
+    task->sgemm(right_turned ? "T" : "N", left_turned ? "T" : "N", &columns, &rows, &inner, &one, right, &right_step,
+                left, &left_step, &before, out, &columns);
+}
+
+// out = relu(LayerNorm(product + bias))
+FOR_EACH_PROCESSOR
+static void norm_relu(Layer layer, Kept kept, Int rows, Int width, float epsilon)
+{
+    const float *product = kept.product;
+    float *out = kept.out;
+    for (Int row = 0; row < rows; row++, product += width, out += width) {
         float sum = 0.0f, squares = 0.0f;
 #pragma omp simd reduction(+ : sum)
-        for (Py_ssize_t i = 0; i < width; i++) {
+        for (Int i = 0; i < width; i++) {
             out[i] = product[i] + layer.bias[i];
             sum += out[i];
         }
         const float centre = sum / (float)width;
 #pragma omp simd reduction(+ : squares)
-        for (Py_ssize_t i = 0; i < width; i++)
+        for (Int i = 0; i < width; i++)
             squares += (out[i] - centre) * (out[i] - centre);
         const float inverse = 1.0f / sqrtf(squares / (float)width + epsilon);
 #pragma omp simd
-        for (Py_ssize_t i = 0; i < width; i++) {
+        for (Int i = 0; i < width; i++) {
             const float value = (out[i] - centre) * inverse * layer.scale[i] + layer.shift[i];
             out[i] = value < 0.0f ? 0.0f : value;  // What is not a number stays so, and is found out.
         }
-        mean[row] = centre;
-        rstd[row] = inverse;
+        kept.mean[row] = centre;
+        kept.rstd[row] = inverse;
     }
 }
 
-// From the gradient of out to that of the product, in its place. Those of the parameters are added up, if wanted.
+// out = relu(out + bias)
 FOR_EACH_PROCESSOR
-static void backward_rows(Layer layer, float *gradient, const float *product, const float *out, const float *mean,
-                          const float *rstd, Py_ssize_t rows, float *d_bias, float *d_scale, float *d_shift)
+static void add_relu(Layer layer, float *out, Int rows, Int width)
 {
-    const Py_ssize_t width = layer.width;
-    for (Py_ssize_t row = 0; row < rows; row++, gradient += width, product += width, out += width) {
-        const float centre = mean[row], inverse = rstd[row];
+    for (Int row = 0; row < rows; row++, out += width) {
+#pragma omp simd
+        for (Int i = 0; i < width; i++) {
+            const float value = out[i] + layer.bias[i];
+            out[i] = value < 0.0f ? 0.0f : value;
+        }
+    }
+}
+
+// The last layer.
+FOR_EACH_PROCESSOR
+static void value_of(Layer last, const float *out, float *values, Int rows, Int width)
+{
+    for (Int row = 0; row < rows; row++, out += width) {
+        float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+        for (Int i = 0; i < width; i++)
+            sum += out[i] * last.weight[i];
+        values[row] = sum + last.bias[0];
+    }
+}
+
+// From the values' gradient to that of the last hidden layer before its ReLU, which takes the place of its output.
+// That of the last layer's weights is added up, if wanted.
+FOR_EACH_PROCESSOR
+static void through_last(const float *error, const float *weight, float *d_weight, float *out, Int rows, Int width)
+{
+    for (Int row = 0; row < rows; row++, out += width) {
+        const float known = error[row];
+#pragma omp simd
+        for (Int i = 0; i < width; i++) {
+            if (d_weight)
+                d_weight[i] += known * out[i];
+            out[i] = out[i] <= 0.0f ? 0.0f : known * weight[i];
+        }
+    }
+}
+
+// From the gradient of a ReLU's output to that of its input, in its place.
+FOR_EACH_PROCESSOR
+static void through_relu(const float *out, float *gradient, Int size)
+{
+#pragma omp simd
+    for (Int i = 0; i < size; i++)
+        gradient[i] = out[i] <= 0.0f ? 0.0f : gradient[i];
+}
+
+// From the gradient of LayerNorm's output to that of the product, in its place. Those of the parameters are added up,
+// if wanted.
+FOR_EACH_PROCESSOR
+static void through_norm(Layer layer, Kept kept, float *gradient, Int rows, Int width, Layer found)
+{
+    const float *product = kept.product;
+    float *const d_bias = found.bias, *const d_scale = found.scale, *const d_shift = found.shift;
+    for (Int row = 0; row < rows; row++, gradient += width, product += width) {
+        const float centre = kept.mean[row], inverse = kept.rstd[row];
         float sum = 0.0f, along = 0.0f;
 #pragma omp simd reduction(+ : sum, along)
-        for (Py_ssize_t i = 0; i < width; i++) {
-            gradient[i] = out[i] <= 0.0f ? 0.0f : gradient[i];
+        for (Int i = 0; i < width; i++) {
             const float scaled = gradient[i] * layer.scale[i];
             sum += scaled;
             along += scaled * (product[i] + layer.bias[i] - centre);
@@ -67,12 +248,12 @@ static void backward_rows(Layer layer, float *gradient, const float *product, co
         sum /= (float)width;
         along *= inverse / (float)width;
 #pragma omp simd
-        for (Py_ssize_t i = 0; i < width; i++) {
+        for (Int i = 0; i < width; i++) {
             const float hat = (product[i] + layer.bias[i] - centre) * inverse, known = gradient[i];
-            const float found = (known * layer.scale[i] - sum - hat * along) * inverse;
-            gradient[i] = found;
+            const float back = (known * layer.scale[i] - sum - hat * along) * inverse;
+            gradient[i] = back;
             if (d_bias) {
-                d_bias[i] += found;
+                d_bias[i] += back;
                 d_scale[i] += known * hat;
                 d_shift[i] += known;
             }
@@ -80,64 +261,225 @@ static void backward_rows(Layer layer, float *gradient, const float *product, co
     }
 }
 
-static PyObject *norm_relu(PyObject *self, PyObject *args)
+// The gradient of a bias that is added to the product at once.
+FOR_EACH_PROCESSOR
+static void to_bias(const float *gradient, float *d_bias, Int rows, Int width)
 {
-    unsigned long long product, bias, scale, shift, out, mean, rstd;
-    Py_ssize_t members, rows, width, stride;
-    float epsilon;
-    int threads;
-    if (!PyArg_ParseTuple(args, "KKKKKKKnnnnfi", &product, &bias, &scale, &shift, &out, &mean, &rstd, &members, &rows,
-                          &width, &stride, &epsilon, &threads))
-        return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    const Py_ssize_t blocks = threads, each = (rows + blocks - 1) / blocks;
-#pragma omp parallel for num_threads(threads) schedule(static) collapse(2)
-    for (Py_ssize_t block = 0; block < blocks; block++)
-        for (Py_ssize_t member = 0; member < members; member++) {
-            const Py_ssize_t first = block * each, last = first + each < rows ? first + each : rows;
-            const Py_ssize_t start = member * rows + first, of = member * stride;
-            const Layer layer = {(float *)bias + of, (float *)scale + of, (float *)shift + of, width};
-            if (first < last)
-                forward_rows(layer, (float *)product + start * width, (float *)out + start * width,
-                             (float *)mean + start, (float *)rstd + start, last - first, epsilon);
-        }
-    Py_END_ALLOW_THREADS
-    Py_RETURN_NONE;
+    for (Int row = 0; row < rows; row++, gradient += width) {
+#pragma omp simd
+        for (Int i = 0; i < width; i++)
+            d_bias[i] += gradient[i];
+    }
 }
 
-static PyObject *norm_relu_backward(PyObject *self, PyObject *args)
+// What a network makes of some inputs, (rows, inputs); what the way back needs is kept in the room.
+static void forward(const Task *task, Int member, const float *x, Int rows, float *room, float *values)
 {
-    unsigned long long gradient, product, out, bias, scale, mean, rstd, d_bias, d_scale, d_shift;
-    Py_ssize_t members, rows, width;
-    int threads;
-    if (!PyArg_ParseTuple(args, "KKKKKKKKKKnnni", &gradient, &product, &out, &bias, &scale, &mean, &rstd, &d_bias,
-                          &d_scale, &d_shift, &members, &rows, &width, &threads))
-        return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    // One thread a member, so that the sums over its rows are always the same.
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (Py_ssize_t member = 0; member < members; member++) {
-        const Py_ssize_t start = member * rows, of = member * width;
-        const Layer layer = {(float *)bias + of, (float *)scale + of, NULL, width};
-        float *sums[3] = {NULL, NULL, NULL};
-        if (d_bias) {
-            const unsigned long long places[3] = {d_bias, d_scale, d_shift};
-            for (int i = 0; i < 3; i++) {
-                sums[i] = (float *)places[i] + of;
-                memset(sums[i], 0, (size_t)width * sizeof(float));
-            }
+    for (Int number = 0; number < task->hidden; number++) {
+        const Layer layer = layer_of(task, number, member);
+        const Kept kept = kept_of(task, room, number);
+        const Int inputs = task->widths[number], width = task->widths[number + 1];
+        multiply(task, 0, 0, rows, width, inputs, x, layer.weight, layer.scale ? kept.product : kept.out, 0);
+        if (layer.scale)
+            norm_relu(layer, kept, rows, width, task->epsilon);
+        else
+            add_relu(layer, kept.out, rows, width);
+        x = kept.out;
+    }
+    if (values)
+        value_of(layer_of(task, task->hidden, member), x, values, rows, task->widths[task->hidden]);
+}
+
+// From the gradient of the values to those of inputs, (rows, count), if `d_x` has room for them, and of parameters, if
+// the task is to learn, which are added to those of earlier rows, if there are any; after `forward` with the same room.
+static void backward(const Task *task, Int member, const float *x, Int rows, float *room, float *d_x, int adds)
+{
+    const Int hidden = task->hidden;
+    const int learns = task->aim != NULL;
+    const float *error = errors_in(task, room);
+    Layer found = {NULL, NULL, NULL, NULL};
+    if (learns) {
+        found = gradients_of(task, room, hidden);
+        if (!adds)
+            memset(found.weight, 0, (size_t)(task->widths[hidden] + 1) * sizeof(float));  // And the bias behind it.
+        to_bias(error, found.bias, rows, 1);
+    }
+    float *gradient = kept_of(task, room, hidden - 1).out;
+    through_last(error, layer_of(task, hidden, member).weight, found.weight, gradient, rows, task->widths[hidden]);
+    for (Int number = hidden - 1; number >= 0; number--) {
+        const Layer layer = layer_of(task, number, member);
+        const Kept kept = kept_of(task, room, number);
+        const Int inputs = task->widths[number], width = task->widths[number + 1];
+        if (learns) {
+            found = gradients_of(task, room, number);
+            if (!adds)
+                memset(found.bias, 0, (size_t)(3 * width) * sizeof(float));  // And scale and shift behind it.
         }
-        backward_rows(layer, (float *)gradient + start * width, (float *)product + start * width,
-                      (float *)out + start * width, (float *)mean + start, (float *)rstd + start, rows, sums[0],
-                      sums[1], sums[2]);
+        if (number < hidden - 1)
+            through_relu(kept.out, gradient, rows * width);
+        if (layer.scale)
+            through_norm(layer, kept, gradient, rows, width, found);
+        else if (learns)
+            to_bias(gradient, found.bias, rows, width);
+        if (learns)
+            multiply(task, 1, 0, inputs, width, rows, number ? kept_of(task, room, number - 1).out : x, gradient,
+                     found.weight, adds);
+        if (number) {
+            multiply(task, 0, 1, rows, inputs, width, gradient, layer.weight, kept.product, 0);
+            gradient = kept.product;
+        } else if (d_x)
+            multiply(task, 0, 1, rows, task->count, width, gradient, layer.weight + task->first * width, d_x, 0);
+    }
+}
+
+// Adam's step of some parameters, and the targets' after it.
+FOR_EACH_PROCESSOR
+static void move(const Vectors *all, const Pace *pace, const float *gradient, Int start, Int size)
+{
+    float *const data = all->data + start, *const target = all->target + start;
+    float *const first = all->first + start, *const second = all->second + start;
+    const Pace by = *pace;
+#pragma omp simd
+    for (Int i = 0; i < size; i++) {
+        const float slope = gradient[i];
+        const float mean = by.first_decay * first[i] + by.first_share * slope;
+        const float square = by.second_decay * second[i] + by.second_share * slope * slope;
+        const float moved = data[i] - by.rate * mean / (by.root * sqrtf(square) + by.epsilon);
+        first[i] = mean;
+        second[i] = square;
+        data[i] = moved;
+        target[i] += by.tau * (moved - target[i]);
+    }
+}
+
+// The step of one network, whose gradients are in the room.
+static void descend(const Task *task, Int member, float *room)
+{
+    for (Int number = 0; number <= task->hidden; number++) {
+        const Layer layer = layer_of(task, number, member), found = gradients_of(task, room, number);
+        const float *const parts[] = {layer.weight, layer.bias, layer.scale, layer.shift};
+        const float *const gradients[] = {found.weight, found.bias, found.scale, found.shift};
+        const Int width = width_of(task->widths, task->hidden, number);
+        for (int kind = 0; kind < 4; kind++)
+            if (parts[kind])
+                move(task->all, task->pace, gradients[kind], parts[kind] - task->all->data,
+                     kind ? width : width * task->widths[number]);
+    }
+}
+
+// The gradient of half the mean squared error by some of the values.
+static void find_errors(const Task *task, const float *values, const float *aim, Int rows, float *error, float *told)
+{
+    const float share = 1.0f / (float)task->rows;
+    float squares = 0.0f, sum = 0.0f;
+    for (Int row = 0; row < rows; row++) {
+        const float off = values[row] - aim[row];
+        squares += off * off;
+        sum += values[row];
+        error[row] = off * share;
+    }
+    told[0] += squares * share;
+    told[1] += sum * share;
+}
+
+// One network and all rows that it is given, (rows, inputs).
+static void run_member(const Task *task, Int place, Int member, const float *x, Int rows, float *room, float *d_x)
+{
+    const Int together = rows_together(task->widths, task->hidden);
+    float *error = errors_in(task, room), *told = task->aim ? task->told + 2 * place : NULL;
+    if (told)
+        told[0] = told[1] = 0.0f;
+    for (Int start = 0; start < rows; start += together) {
+        const float *inputs = x + start * task->widths[0];
+        const Int some = rows - start < together ? rows - start : together;
+        float *values = task->values ? task->values + place * task->rows + start : error;
+        forward(task, member, inputs, some, room, values);
+        if (task->aim)
+            find_errors(task, values, task->aim + start, some, error, told);
+        else
+            for (Int row = 0; row < some; row++)
+                error[row] = task->weight;
+        if (task->aim || d_x)
+            backward(task, member, inputs, some, room, d_x ? d_x + start * task->count : NULL, start > 0);
+    }
+    if (task->aim)
+        descend(task, member, room);
+}
+
+// The rows of a network that is the least of all there, which are few: by themselves.
+static void run_where_least(const Task *task, Int place, Int member, float *room)
+{
+    const Int inputs = task->widths[0], count = task->count;
+    float *gathered = inputs_in(task, room), *d_x = gathered;  // One takes the place of the other.
+    Int rows = 0;
+    for (Int row = 0; row < task->rows; row++)
+        if (task->least[row] == member)
+            memcpy(gathered + inputs * rows++, task->x + row * inputs, (size_t)inputs * sizeof(float));
+    run_member(task, place, member, gathered, rows, room, d_x);
+    for (Int row = 0; row < task->rows; row++)
+        if (task->least[row] == member) {
+            memcpy(task->d_x + row * count, d_x, (size_t)count * sizeof(float));
+            d_x += count;
+        }
+}
+
+static PyObject *run(PyObject *self, PyObject *args)
+{
+    unsigned long long sgemm, x, values, aim, told, least, d_x, rooms;
+    Py_buffer widths, parameters, members, all, pace;
+    Task task;
+    int threads;
+    if (!PyArg_ParseTuple(args, "Ky*y*y*fKnKKKKfnnKz*z*Ki", &sgemm, &widths, &parameters, &members, &task.epsilon,
+                          &x, &task.rows, &values, &aim, &told, &least, &task.weight, &task.first,
+                          &task.count, &d_x, &all, &pace, &rooms, &threads))
+        return NULL;
+    task.sgemm = (Sgemm)sgemm;
+    task.hidden = widths.len / (Int)sizeof(Int) - 1;
+    task.widths = widths.buf;
+    task.parameters = parameters.buf;
+    task.x = (float *)x;
+    task.values = (float *)values;
+    task.aim = (float *)aim;
+    task.told = (float *)told;
+    task.least = (int64_t *)least;
+    task.d_x = (float *)d_x;
+    task.all = all.buf;
+    task.pace = pace.buf;
+    const Int count = members.len / (Int)sizeof(Int), *asked = members.buf;
+    const Int size = room_size(task.widths, task.hidden, task.rows);
+    Py_BEGIN_ALLOW_THREADS
+    // Who is done first takes the next, since cores are rarely equally free. What comes of it is always the same.
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
+    for (Int place = 0; place < count; place++) {
+        float *mine = (float *)rooms + THREAD * size;
+        if (task.least)
+            run_where_least(&task, place, asked[place], mine);
+        else
+            run_member(&task, place, asked[place], task.x, task.rows, mine,
+                       task.d_x ? task.d_x + place * task.rows * task.count : NULL);
     }
     Py_END_ALLOW_THREADS
+    PyBuffer_Release(&widths);
+    PyBuffer_Release(&parameters);
+    PyBuffer_Release(&members);
+    PyBuffer_Release(&all);
+    PyBuffer_Release(&pace);
     Py_RETURN_NONE;
 }
 
-static PyMethodDef methods[] = {{"norm_relu", norm_relu, METH_VARARGS, NULL},
-                                {"norm_relu_backward", norm_relu_backward, METH_VARARGS, NULL},
-                                {NULL, NULL, 0, NULL}};
+static PyObject *room(PyObject *self, PyObject *args)
+{
+    Py_buffer widths;
+    Int rows;
+    if (!PyArg_ParseTuple(args, "y*n", &widths, &rows))
+        return NULL;
+    const Int size = room_size(widths.buf, widths.len / (Int)sizeof(Int) - 1, rows);
+    PyBuffer_Release(&widths);
+    return PyLong_FromSsize_t(size);
+}
+
+static PyMethodDef methods[] = {
+    {"run", run, METH_VARARGS, NULL}, {"room", room, METH_VARARGS, NULL}, {NULL, NULL, 0, NULL}};
 
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_kernels", NULL, -1, methods, NULL, NULL, NULL, NULL};
 

@@ -1,37 +1,29 @@
-"""Compiled from _kernels.c. Addresses are `Tensor.data_ptr`s, those of gradients that nobody wants 0."""
+"""Compiled from _kernels.c. Addresses are `Tensor.data_ptr`s; 0 is for what is not there."""
+
+from array import array
 
 VERSION: int
 
-def norm_relu(
-    product: int,
-    bias: int,
-    scale: int,
-    shift: int,
-    out: int,
-    mean: int,
-    rstd: int,
-    members: int,
-    rows: int,
-    width: int,
-    stride: int,
+def run(
+    sgemm: int,
+    widths: array[int],
+    parameters: array[int],
+    members: array[int],
     epsilon: float,
-    threads: int,
-    /,
-) -> None: ...
-def norm_relu_backward(
-    gradient: int,
-    product: int,
-    out: int,
-    bias: int,
-    scale: int,
-    mean: int,
-    rstd: int,
-    d_bias: int,
-    d_scale: int,
-    d_shift: int,
-    members: int,
+    x: int,
     rows: int,
-    width: int,
+    values: int,
+    aim: int,
+    told: int,
+    least: int,
+    weight: float,
+    first: int,
+    count: int,
+    d_x: int,
+    all: array[int] | None,
+    pace: array[float] | None,
+    rooms: int,
     threads: int,
     /,
 ) -> None: ...
+def room(widths: array[int], rows: int, /) -> int: ...

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import nn
+
+BETAS = (0.9, 0.999)
+"""Adam's."""
 
 
 class FlatParameters:
@@ -61,13 +66,23 @@ class FlatAdam:
             [],
             [self.steps],
             lr=self.lr,
-            beta1=0.9,
-            beta2=0.999,
+            beta1=BETAS[0],
+            beta2=BETAS[1],
             weight_decay=0.0,
             eps=self.eps,
             amsgrad=False,
             maximize=False,
         )
+
+    def advance(self) -> tuple[float, float]:
+        """Counts a step that somebody else takes.
+
+        Returns:
+            The rate r and the root's weight w of it: parameters go down by r · first / (w · √second + eps).
+        """
+        self.steps += 1.0
+        done = float(self.steps)
+        return self.lr / (1.0 - BETAS[0] ** done), 1.0 / math.sqrt(1.0 - BETAS[1] ** done)
 
     def forget(self) -> None:
         """Begins anew, as if no step had been taken."""

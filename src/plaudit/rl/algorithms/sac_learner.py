@@ -1,11 +1,6 @@
 """One gradient step of SAC after another: critics with their encoder, their targets, actor, temperature.
 
-The networks' gradients are written out; an encoder's is autograd's, from where the critics' ends. It learns from the
-critics' loss alone: with the actor's, every step of the actor would change what the critics say of everything (Yarats
-et al., 2021, SAC+AE), and cost another way back through the convolutions. The target critics have an encoder of their
-own, which follows as they do (DrQ and HIL-SERL have it so): a target should stand still, and one that reads features
-which change with every step, as DrQ-v2's, does not. It costs one pass forward, beside the two that are needed anyway
-and the one back.
+The networks' gradients are written out; an encoder's is autograd's (`sac_sight.py`), from where the critics' ends.
 """
 
 from __future__ import annotations
@@ -19,10 +14,13 @@ from torch import nn
 
 from plaudit.config.algorithms import SACConfig
 from plaudit.rl import squashed
+from plaudit.rl.algorithms.sac_sight import Sight
 from plaudit.rl.algorithms.sac_views import View, Viewer
 from plaudit.rl.checkpoint import check_complete
+from plaudit.rl.critics import Training
 from plaudit.rl.ensemble import Pass
 from plaudit.rl.flatten import FlatAdam, FlatParameters
+from plaudit.rl.members import quickest_critics
 from plaudit.rl.replay import Batch
 from plaudit.rl.sac_policy import SACPolicy
 
@@ -70,19 +68,18 @@ class SACLearner:
         encoder = policy.encoder
         target, twin = copy.deepcopy(policy.critics), None if encoder is None else encoder.twin()
         self._critics, self._target, self._actor = (
-            FlatParameters(nn.ModuleList(part for part in parts if part is not None))
-            for parts in ((policy.critics, encoder), (target, twin), (policy.actor,))
+            FlatParameters(network) for network in (policy.critics, target, policy.actor)
         )
-        self.viewer = Viewer(policy, twin, cfg.image_shift)
-        self._looks = [] if encoder is None else [part for part in encoder.parameters() if part.requires_grad]
-        self._d_looks = [self._critics.gradient_of(part) for part in self._looks]
-        numbers = sum(policy.vectors.values())
-        self._image = None if encoder is None else slice(numbers, numbers + encoder.features)
-        self.critics = Pass(policy.critics, self._critics.gradient_of)
-        self.target, self.actor = Pass(target, beside=self.critics), Pass(policy.actor, self._actor.gradient_of)
         self.critic_optimizer, self.actor_optimizer = (
             FlatAdam(part, cfg.learning_rate, eps=1e-8) for part in (self._critics, self._actor)
         )
+        self.critics = quickest_critics(policy.critics, Training(self.critic_optimizer, self._target, cfg.tau))
+        self.target = quickest_critics(target, beside=self.critics)
+        self.actor = Pass(policy.actor, self._actor.gradient_of)
+        self.sight = None if encoder is None or twin is None else Sight(encoder, twin, cfg)
+        self.viewer = Viewer(policy, twin, cfg.image_shift)
+        numbers = sum(policy.vectors.values())
+        self._image = None if encoder is None else slice(numbers, numbers + encoder.features)
         learned = Temperature(cfg.init_temperature).to(policy.device)
         self._log_temperature = FlatParameters(learned)
         self.temperature_optimizer = FlatAdam(self._log_temperature, cfg.learning_rate, eps=1e-8)
@@ -103,6 +100,8 @@ class SACLearner:
         """
         if self.steps == 0:  # The policy may have been given other weights since.
             self._target.data.copy_(self._critics.data)
+            if self.sight is not None:
+                self.sight.begin()
         total, actions = batch.action.shape
         noises = torch.randn(2, total, actions, device=batch.action.device)
         noises = noises.view(2, count, -1, actions).transpose(0, 1).contiguous()
@@ -150,7 +149,7 @@ class SACLearner:
     ) -> torch.Tensor:
         """What the critics should say, (n,). The actions drawn are put where `ahead` has room for them."""
         ahead[:, -drawn.action.shape[-1] :] = drawn.action
-        value = self.target.forward(ahead, believed)[..., 0].amin(0)
+        value = self.target.values(ahead, believed).amin(0)
         if self.cfg.backup_entropy:
             value = torch.addcmul(value, self.temperature, drawn.log_prob, value=-1.0)
         return torch.addcmul(reward, discount, value)
@@ -161,20 +160,10 @@ class SACLearner:
         """One step on half the mean squared error, the critics' added up, for them and the encoder that `image` is of;
         the targets follow.
         """
-        values = self.critics.forward(known)
-        mean, error = values.mean(), values - aim[:, None]
-        loss = error.square().mean()
-        d_image = self.critics.backward(error.div_(len(aim)), inputs=self._image)
-        if image is not None and d_image is not None:
-            self._through_encoder(image, d_image)
-        self.critic_optimizer.step()
-        self._target.data.lerp_(self._critics.data, self.cfg.tau)
-        return loss, mean
-
-    def _through_encoder(self, image: torch.Tensor, d_image: torch.Tensor) -> None:
-        """From the gradient of what the encoder saw, (n, features), to that of its parameters."""
-        for place, found in zip(self._d_looks, torch.autograd.grad(image, self._looks, d_image), strict=True):
-            place.copy_(found)
+        square, value, d_image = self.critics.improve(known, aim, self._image)
+        if self.sight is not None and image is not None and d_image is not None:
+            self.sight.improve(image, d_image)
+        return square, value
 
     def _improve_actor(
         self, taken: torch.Tensor, drawn: squashed.Draw, shown: int
@@ -193,14 +182,9 @@ class SACLearner:
         temperature, (count, actions) = self.temperature, drawn.action.shape
         cloned = taken[:shown, -actions:].clone() if shown and self.cfg.cloning else None
         taken[:, -actions:] = drawn.action
-        values = self.critics.forward(taken)
-        if self.cfg.actor_critics == "mean":
-            value, weight = values, torch.full_like(values, -1.0 / (count * len(values)))
-        else:
-            value, least = values.min(0)
-            weight = torch.zeros_like(values).scatter_(0, least[None], -1.0 / count)
-        d_action = self.critics.backward(weight, learns=False, inputs=slice(taken.shape[-1] - actions, None))
-        assert d_action is not None
+        value, d_action = self.critics.ascend(
+            taken, self.cfg.actor_critics, slice(taken.shape[-1] - actions, taken.shape[-1])
+        )
         if cloned is not None:
             d_action[:shown] += (2.0 * self.cfg.cloning / shown) * (drawn.action[:shown] - cloned)
         self.actor.narrow(slice(-count, None))
@@ -236,6 +220,7 @@ class SACLearner:
             "log_temperature": self._log_temperature.data,
             "target": self._target.data,
             "steps": self.steps,
+            **({} if self.sight is None else {"sight": self.sight.state_dict()}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -245,4 +230,6 @@ class SACLearner:
             getattr(self, name).load_state_dict(state[name])
         self._log_temperature.data.copy_(state["log_temperature"])
         self._target.data.copy_(state["target"])
+        if self.sight is not None:
+            self.sight.load_state_dict(state["sight"])
         self.steps = int(state["steps"])

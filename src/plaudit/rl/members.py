@@ -1,0 +1,185 @@
+"""Critics on a CPU one after the other, each from its inputs to its gradients, by a kernel in C.
+
+With torch's operations a layer of all of them is one product, but between the products lie bias, LayerNorm and ReLU, a
+dozen ways through numbers that are too many for the processor's cache, and with networks for control that takes as
+long as the products do. One network's numbers do fit. The kernel is compiled where the package is installed, and calls
+the product of matrices that torch itself calls; where it was not, for want of a compiler, and for other devices, types
+and activations, torch's operations do the same.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import logging
+from array import array
+from collections.abc import Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from plaudit.rl.between import EPSILON
+from plaudit.rl.critics import Ascent, Critics, Improved, Together, Training
+from plaudit.rl.ensemble import Ensemble
+from plaudit.rl.flatten import BETAS
+
+try:  # After torch, whose threads it uses.
+    from plaudit.rl import _kernels
+except ImportError as error:
+    MISSING: str | None = str(error)
+else:
+    MISSING = None if _kernels.VERSION == 2 else "it is of another version"
+"""Why there is no kernel; `None` where there is one."""
+
+log = logging.getLogger("plaudit")
+
+
+def quickest_critics(network: Ensemble, training: Training | None = None, beside: Critics | None = None) -> Critics:
+    """The quickest way to compute an ensemble of critics.
+
+    Args:
+        network: The ensemble. Its parameters must not move in memory any more.
+        training: How it learns; `None` where it does not.
+        beside: Another such, of an ensemble of the same shape, that is done with its numbers when this one begins: they
+            share their room, which is still in the processor's cache then.
+    """
+    weight = network.weights[0]
+    fits = network.activation == "relu" and weight.device.type == "cpu" and weight.dtype == torch.float32
+    if fits and len(network.weights) > 1:
+        why = MISSING or _product()[1]
+        if why is None:
+            return MemberByMember(network, training, beside if isinstance(beside, MemberByMember) else None)
+        _tell(why)
+    return Together(network, training, beside if isinstance(beside, Together) else None)
+
+
+@functools.cache
+def _tell(why: str) -> None:
+    """Says once that learning is slower than it could be."""
+    log.info(
+        "The critics' kernel is not there (%s), so that SAC learns more slowly. To have it, install a C compiler and "
+        "Python's headers, and then Plaudit again.",
+        why,
+    )
+
+
+@functools.cache
+def _product() -> tuple[int, str | None]:
+    """The address of `sgemm_` as torch has it, and what is wrong with it, if anything is."""
+    try:
+        library = next(Path(torch.__file__).parent.glob("lib/libtorch_cpu.*"))
+        address = ctypes.cast(ctypes.CDLL(str(library)).sgemm_, ctypes.c_void_p).value or 0
+    except (StopIteration, OSError, AttributeError) as error:
+        return 0, f"torch has no product of matrices to share: {error}"
+    return address, None
+
+
+class MemberByMember:
+    """As `Critics`. Arguments as `quickest_critics`'s."""
+
+    def __init__(
+        self, network: Ensemble, training: Training | None = None, beside: MemberByMember | None = None
+    ) -> None:
+        self.network, self.training = network, training
+        self._widths = array("q", [weight.shape[1] for weight in network.weights])
+        self._parameters = _addresses(network)
+        self._members = array("q", range(network.members))
+        self._rooms: dict[tuple[int, int], torch.Tensor] = {} if beside is None else beside._rooms
+        if training is not None:
+            optimizer, target, _ = training
+            vectors = optimizer.parameters.data, optimizer.first, optimizer.second, target.data
+            self._all = array("Q", [vector.data_ptr() for vector in vectors])
+
+    def values(self, x: torch.Tensor, chosen: Sequence[int] | None = None) -> torch.Tensor:
+        members = self._members if chosen is None else array("q", chosen)
+        values = x.new_empty(len(members), len(x))
+        self._run(x, members, values=values)
+        return values
+
+    def improve(self, x: torch.Tensor, aim: torch.Tensor, inputs: slice | None = None) -> Improved:
+        assert self.training is not None and aim.is_contiguous() and aim.shape == (len(x),)
+        told = x.new_empty(len(self._members), 2)
+        d_inputs = None if inputs is None else x.new_empty(len(self._members), len(x), _length(inputs, x))
+        self._run(x, self._members, aim=aim, told=told, inputs=inputs, d_x=d_inputs, pace=self._pace(self.training))
+        return Improved(*told.unbind(1), None if d_inputs is None else d_inputs.sum(0))
+
+    @staticmethod
+    def _pace(training: Training) -> array[float]:
+        """Of the step that is now taken, as the kernel has it."""
+        optimizer, _, tau = training
+        return array("f", [*BETAS, *(1.0 - beta for beta in BETAS), *optimizer.advance(), optimizer.eps, tau])
+
+    def ascend(self, x: torch.Tensor, by: Literal["min", "mean"], inputs: slice) -> Ascent:
+        if by == "mean":
+            values = x.new_empty(len(self._members), len(x))
+            d_inputs = x.new_empty(*values.shape, _length(inputs, x))
+            self._run(x, self._members, values=values, weight=-1.0 / values.numel(), inputs=inputs, d_x=d_inputs)
+            return Ascent(values.mean(0), d_inputs.sum(0))
+        value, least = self.values(x).min(0)
+        d_inputs = x.new_empty(len(x), _length(inputs, x))
+        self._run(x, self._members, least=least, weight=-1.0 / len(x), inputs=inputs, d_x=d_inputs)
+        return Ascent(value, d_inputs)
+
+    def _run(
+        self,
+        x: torch.Tensor,
+        members: array[int],
+        *,
+        values: torch.Tensor | None = None,
+        aim: torch.Tensor | None = None,
+        told: torch.Tensor | None = None,
+        least: torch.Tensor | None = None,
+        weight: float = 0.0,
+        inputs: slice | None = None,
+        d_x: torch.Tensor | None = None,
+        pace: array[float] | None = None,
+    ) -> None:
+        """Calls the kernel, whose names these are."""
+        assert x.is_contiguous() and x.dtype == torch.float32 and x.shape[1] == self._widths[0]
+        threads = min(torch.get_num_threads(), len(members))
+        first, last, _ = (inputs or slice(0)).indices(x.shape[1])
+        _kernels.run(
+            _product()[0],
+            self._widths,
+            self._parameters,
+            members,
+            EPSILON,
+            x.data_ptr(),
+            len(x),
+            _at(values),
+            _at(aim),
+            _at(told),
+            _at(least),
+            weight,
+            first,
+            last - first,
+            _at(d_x),
+            None if pace is None else self._all,
+            pace,
+            self._room(len(x), threads).data_ptr(),
+            threads,
+        )
+
+    def _room(self, rows: int, threads: int) -> torch.Tensor:
+        """For what lies between inputs and gradients of one network for each thread: it is kept."""
+        if (rows, threads) not in self._rooms:
+            self._rooms[rows, threads] = torch.empty(threads * _kernels.room(self._widths, rows))
+        return self._rooms[rows, threads]
+
+
+def _at(part: torch.Tensor | None) -> int:
+    return 0 if part is None else part.data_ptr()
+
+
+def _length(inputs: slice, x: torch.Tensor) -> int:
+    return len(range(*inputs.indices(x.shape[1])))
+
+
+def _addresses(network: Ensemble) -> array[int]:
+    """Those of every layer's weights, bias, scale and shift; 0 where there are none."""
+    layers = zip_longest(network.weights, network.biases, network.scales, network.shifts)
+    parts = [part for layer in layers for part in layer]
+    assert all(part.is_contiguous() and part.dtype == torch.float32 for part in parts if part is not None)
+    return array("Q", [_at(part) for part in parts])
