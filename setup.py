@@ -6,7 +6,9 @@ from setuptools import Extension, setup
 
 # OpenMP is not linked: torch brings it, and a second one would bring threads of its own. macOS's compiler has none, so
 # that the same code takes one thread there; other compilers would not even make vectors of the loops.
-FLAGS = {"linux": ["-O3", "-fno-math-errno", "-fopenmp"], "darwin": ["-O3", "-fno-math-errno", "-fopenmp-simd"]}.get(sys.platform)
+FLAGS = {"linux": ["-O3", "-fno-math-errno", "-fopenmp"], "darwin": ["-O3", "-fno-math-errno", "-fopenmp-simd"]}.get(
+    sys.platform
+)
 
 KERNELS = Extension("plaudit.rl._kernels", ["src/plaudit/rl/_kernels.c"], extra_compile_args=FLAGS or [], optional=True)
 

@@ -130,8 +130,10 @@ def test_what_the_critics_should_say_by_hand() -> None:
                 part.zero_()
         # Two critics that say 2 and 3 of anything; an actor with mean 0 and deviation 1.
         learner.target.network.biases[-1].copy_(torch.tensor([2.0, 3.0])[:, None, None])
-        drawn = learner._draw(View(torch.zeros(2, 2, 2), torch.zeros(2, 2), None), torch.zeros(2, 2, 1), False)
-        found = learner._aim(torch.tensor([1.0, 1.0]), torch.tensor([0.9, 0.0]), torch.zeros(2, 2), drawn, None)
+        drawn = learner._draw([View(torch.zeros(2, 2, 2), torch.zeros(2, 2), None)], torch.zeros(1, 2, 2, 1), False)
+        discount = torch.tensor([0.9, 0.0])
+        given = learner._with_entropy(torch.ones(1, 2), discount[None], drawn.log_prob)
+        found = learner._aim(given[0], discount, torch.zeros(2, 2), drawn.action, None)
     # The least is 2. The action is 0, where the density is that of the Gaussian: its logarithm -log(2π)/2. Entropy
     # counts half: 2 + 0.25 log(2π). The second episode is over.
     expected = 1.0 + 0.9 * (2.0 + 0.25 * math.log(2 * math.pi))

@@ -138,7 +138,7 @@ def test_the_actors_loss_leaves_the_encoder_alone() -> None:
     encoder, actor = encoder_of(learner.policy), learner.policy.actor
     before, acted = weights(encoder).clone(), weights(actor).clone()
     with torch.no_grad():
-        drawn = learner._draw(view, torch.randn(2, 16, 1), True)
+        drawn = learner._draw([view], torch.randn(1, 2, 16, 1), True)
         learner._improve_actor(view.both[1], drawn.rows(slice(16, None)), 0)
     assert torch.equal(weights(encoder), before)
     assert not torch.equal(weights(actor), acted)

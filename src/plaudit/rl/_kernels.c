@@ -91,19 +91,26 @@ static Int rows_together(const Int *widths, Int hidden)
     return fit > 32 ? fit : 32;
 }
 
+// What begins at a cache line is quick, and products of it are the same to the last digit wherever the room lies.
+static Int whole_lines(Int numbers)
+{
+    return (numbers + 15) / 16 * 16;
+}
+
 // Numbers in the room of a thread: what is kept of every layer and the values' gradient, both of rows that are
 // together; parameters' gradients; inputs of all rows.
 static Int room_size(const Int *widths, Int hidden, Int rows)
 {
-    Int size = rows_together(widths, hidden) * (hidden * (2 * widest(widths, hidden) + 2) + 1) + rows * widths[0];
+    const Int together = whole_lines(rows_together(widths, hidden));
+    Int size = together * (hidden * (2 * widest(widths, hidden) + 2) + 1) + whole_lines(rows * widths[0]);
     for (Int layer = 0; layer <= hidden; layer++)
-        size += (widths[layer] + 3) * width_of(widths, hidden, layer);
+        size += whole_lines((widths[layer] + 3) * width_of(widths, hidden, layer));
     return size;
 }
 
 static Kept kept_of(const Task *task, float *room, Int layer)
 {
-    const Int together = rows_together(task->widths, task->hidden);
+    const Int together = whole_lines(rows_together(task->widths, task->hidden));
     const Int matrix = together * widest(task->widths, task->hidden);
     float *product = room + layer * 2 * (matrix + together), *mean = product + 2 * matrix;
     return (Kept){product, product + matrix, mean, mean + together};
@@ -123,20 +130,21 @@ static Layer layer_of(const Task *task, Int layer, Int member)
                    norm ? all.shift + step : NULL};
 }
 
-// Where a layer's gradients go: they are used at once, and the next network's take their place.
-static Layer gradients_of(const Task *task, float *room, Int layer)
+// Where the gradients of a layer begin, and behind those of the last one the inputs.
+static float *behind_layers(const Task *task, float *room, Int count)
 {
-    float *start = errors_in(task, room) + rows_together(task->widths, task->hidden);
-    for (Int before = 0; before < layer; before++)
-        start += (task->widths[before] + 3) * width_of(task->widths, task->hidden, before);
-    const Int width = width_of(task->widths, task->hidden, layer);
-    float *bias = start + task->widths[layer] * width;
-    return (Layer){start, bias, bias + width, bias + 2 * width};
+    float *start = errors_in(task, room) + whole_lines(rows_together(task->widths, task->hidden));
+    for (Int layer = 0; layer < count; layer++)
+        start += whole_lines((task->widths[layer] + 3) * width_of(task->widths, task->hidden, layer));
+    return start;
 }
 
-static float *inputs_in(const Task *task, float *room)
+// A layer's gradients: they are used at once, and the next network's take their place.
+static Layer gradients_of(const Task *task, float *room, Int layer)
 {
-    return gradients_of(task, room, task->hidden).shift + 1;
+    const Int width = width_of(task->widths, task->hidden, layer);
+    float *weight = behind_layers(task, room, layer), *bias = weight + task->widths[layer] * width;
+    return (Layer){weight, bias, bias + width, bias + 2 * width};
 }
 
 // out (rows, columns) = left (rows, inner) times right (inner, columns), rows first; `left_turned` and `right_turned`
@@ -410,7 +418,7 @@ static void run_member(const Task *task, Int place, Int member, const float *x, 
 static void run_where_least(const Task *task, Int place, Int member, float *room)
 {
     const Int inputs = task->widths[0], count = task->count;
-    float *gathered = inputs_in(task, room), *d_x = gathered;  // One takes the place of the other.
+    float *gathered = behind_layers(task, room, task->hidden + 1), *d_x = gathered;  // In place of the used.
     Int rows = 0;
     for (Int row = 0; row < task->rows; row++)
         if (task->least[row] == member)

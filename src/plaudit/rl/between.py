@@ -1,30 +1,12 @@
-"""What comes between two products of an ensemble, forward and back: bias, LayerNorm if there is one, activation.
-
-With torch's operations LayerNorm and ReLU are five ways through memory forward and eight back, which on a CPU takes
-longer than the products between them. There is a kernel that does it in one each, compiled where the package is
-installed; where it was not, for want of a compiler, and for other devices, types and activations, torch's operations do
-the same. It is loaded after torch, whose threads it uses.
-"""
+"""What comes between two products of an ensemble, forward and back: bias, LayerNorm if there is one, activation."""
 
 from __future__ import annotations
 
-import functools
-import logging
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import nn
-
-try:
-    from plaudit.rl import _kernels
-except ImportError as error:
-    LACKS: str | None = str(error)
-else:
-    LACKS = None if _kernels.VERSION == 1 else "it is of another version"
-"""Why there are no kernels; `None` where there are."""
-
-log = logging.getLogger("plaudit")
 
 aten = torch.ops.aten
 
@@ -100,26 +82,11 @@ class Between(Protocol):
         """
 
 
-def quickest(activation: str, weight: torch.Tensor, *, norm: bool) -> Between:
-    """The quickest way for a layer with such weights."""
-    if activation == "relu" and weight.device.type == "cpu":
-        if not norm:
-            return AddRelu()
-        if weight.dtype == torch.float32:
-            if LACKS is None:
-                return NormRelu()
-            _tell(LACKS)
+def quickest(activation: str, device: torch.device, *, norm: bool) -> Between:
+    """The quickest way on a device."""
+    if activation == "relu" and device.type == "cpu" and not norm:
+        return AddRelu()
     return Plain(ACTIVATIONS[activation])
-
-
-@functools.cache
-def _tell(why: str) -> None:
-    """Says once that learning is slower than it could be."""
-    log.info(
-        "LayerNorm's kernel was not compiled when Plaudit was installed (%s), so that networks which have it learn "
-        "more slowly. To have it, install a C compiler and Python's headers, and then Plaudit again.",
-        why,
-    )
 
 
 class Plain:
@@ -151,7 +118,8 @@ class Plain:
     def _through_norm(
         gradient: torch.Tensor, normed: list[torch.Tensor], scale: torch.Tensor, found: Layer | None
     ) -> torch.Tensor:
-        product, hat, mean, rstd = normed
+        product, hat, *moments = normed
+        mean, rstd = (part.contiguous() for part in moments)  # Torch takes it for granted that they are.
         if found is not None:
             torch.sum(gradient * hat, 1, keepdim=True, out=found.scale)
             torch.sum(gradient, 1, keepdim=True, out=found.shift)
@@ -180,40 +148,3 @@ class AddRelu:
         if found is not None:
             torch.sum(gradient, 1, keepdim=True, out=found.bias)
         return gradient
-
-
-class NormRelu:
-    """With LayerNorm, on a CPU: all in one way, by the kernel."""
-
-    def forward(self, product: torch.Tensor, layer: Layer, room: torch.Tensor) -> Kept:
-        bias, scale, shift = _parameters(layer)
-        members, rows, width = product.shape
-        stride = bias.stride(0)  # Of members that are taken from others, parameters lie further apart.
-        assert product.is_contiguous() and room.is_contiguous() and room.shape == product.shape
-        for part in (bias, scale, shift):
-            assert part.shape == (members, 1, width) and (part.stride(0), part.stride(2)) == (stride, 1)
-        mean, rstd = product.new_empty(2, members, rows)
-        at, threads = torch.Tensor.data_ptr, torch.get_num_threads()
-        given = at(product), at(bias), at(scale), at(shift), at(room), at(mean), at(rstd)
-        _kernels.norm_relu(*given, members, rows, width, stride, EPSILON, threads)
-        return Kept(room, (product, mean, rstd))
-
-    def backward(self, gradient: torch.Tensor, kept: Kept, layer: Layer, found: Layer | None) -> torch.Tensor:
-        # Copied only where some rows of several members go back alone.
-        gradient, out, product, mean, rstd = (part.contiguous() for part in (gradient, kept.out, *kept.rest))
-        bias, scale, _ = _parameters(layer)
-        members, rows, width = gradient.shape
-        assert product.shape == out.shape == gradient.shape and bias.shape == scale.shape == (members, 1, width)
-        wanted = () if found is None else _parameters(found)
-        assert all(part.is_contiguous() and part.shape == bias.shape for part in (bias, scale, *wanted))
-        at, threads = torch.Tensor.data_ptr, torch.get_num_threads()
-        sums = (0, 0, 0) if not wanted else (at(wanted[0]), at(wanted[1]), at(wanted[2]))
-        given = at(gradient), at(product), at(out), at(bias), at(scale), at(mean), at(rstd)
-        _kernels.norm_relu_backward(*given, *sums, members, rows, width, threads)
-        return gradient
-
-
-def _parameters(layer: Layer) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Of a layer that has LayerNorm."""
-    assert layer.scale is not None and layer.shift is not None
-    return layer.bias, layer.scale, layer.shift

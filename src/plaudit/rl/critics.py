@@ -85,7 +85,7 @@ class Together:
     def __init__(self, network: Ensemble, training: Training | None = None, beside: Together | None = None) -> None:
         self.network, self.training = network, training
         gradients = None if training is None else training.optimizer.parameters.gradient_of
-        self._pass = Pass(network, gradients, None if beside is None else beside._pass)
+        self._pass: Pass = Pass(network, gradients, None if beside is None else beside._pass)
 
     def values(self, x: torch.Tensor, chosen: Sequence[int] | None = None) -> torch.Tensor:
         return self._pass.forward(x, chosen)[..., 0]

@@ -103,7 +103,7 @@ class Pass:
         self.layers = _layers(network, torch.Tensor.detach)
         if gradients is not None:
             self.d_weights, self.d_layers = [gradients(part) for part in network.weights], _layers(network, gradients)
-        self._between = quickest(network.activation, self.weights[0], norm=bool(network.scales))
+        self._between = quickest(network.activation, self.weights[0].device, norm=bool(network.scales))
         self._rooms: dict[tuple[int, int, str], list[torch.Tensor]] = {} if beside is None else beside._rooms
         self._scraps: dict[tuple[int, ...], torch.Tensor] = {}
 

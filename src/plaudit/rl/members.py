@@ -48,7 +48,7 @@ def quickest_critics(network: Ensemble, training: Training | None = None, beside
     weight = network.weights[0]
     fits = network.activation == "relu" and weight.device.type == "cpu" and weight.dtype == torch.float32
     if fits and len(network.weights) > 1:
-        why = MISSING or _product()[1]
+        why = lacks()
         if why is None:
             return MemberByMember(network, training, beside if isinstance(beside, MemberByMember) else None)
         _tell(why)
@@ -59,21 +59,26 @@ def quickest_critics(network: Ensemble, training: Training | None = None, beside
 def _tell(why: str) -> None:
     """Says once that learning is slower than it could be."""
     log.info(
-        "The critics' kernel is not there (%s), so that SAC learns more slowly. To have it, install a C compiler and "
-        "Python's headers, and then Plaudit again.",
+        "The kernel that computes critics cannot be used (%s), so that SAC learns more slowly. It is compiled when "
+        "Plaudit is installed, where there is a C compiler with Python's headers.",
         why,
     )
 
 
 @functools.cache
-def _product() -> tuple[int, str | None]:
-    """The address of `sgemm_` as torch has it, and what is wrong with it, if anything is."""
+def product() -> tuple[int, str | None]:
+    """The address of the product of matrices that torch itself calls, BLAS's `sgemm_`, and why there is none."""
     try:
         library = next(Path(torch.__file__).parent.glob("lib/libtorch_cpu.*"))
         address = ctypes.cast(ctypes.CDLL(str(library)).sgemm_, ctypes.c_void_p).value or 0
     except (StopIteration, OSError, AttributeError) as error:
-        return 0, f"torch has no product of matrices to share: {error}"
+        return 0, f"this torch shares no product of matrices: {error!r}"
     return address, None
+
+
+def lacks() -> str | None:
+    """What the kernel cannot work without, and is not there; `None` where all is."""
+    return MISSING or product()[1]
 
 
 class MemberByMember:
@@ -103,7 +108,7 @@ class MemberByMember:
         told = x.new_empty(len(self._members), 2)
         d_inputs = None if inputs is None else x.new_empty(len(self._members), len(x), _length(inputs, x))
         self._run(x, self._members, aim=aim, told=told, inputs=inputs, d_x=d_inputs, pace=self._pace(self.training))
-        return Improved(*told.unbind(1), None if d_inputs is None else d_inputs.sum(0))
+        return Improved(told[:, 0], told[:, 1], None if d_inputs is None else d_inputs.sum(0))
 
     @staticmethod
     def _pace(training: Training) -> array[float]:
@@ -141,7 +146,7 @@ class MemberByMember:
         threads = min(torch.get_num_threads(), len(members))
         first, last, _ = (inputs or slice(0)).indices(x.shape[1])
         _kernels.run(
-            _product()[0],
+            product()[0],
             self._widths,
             self._parameters,
             members,

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -23,6 +25,9 @@ from plaudit.rl.flatten import FlatAdam, FlatParameters
 from plaudit.rl.members import quickest_critics
 from plaudit.rl.replay import Batch
 from plaudit.rl.sac_policy import SACPolicy
+
+AT_ONCE = 2048
+"""Observations of which the actor is asked together, at most."""
 
 
 class Losses(NamedTuple):
@@ -103,31 +108,51 @@ class SACLearner:
             if self.sight is not None:
                 self.sight.begin()
         total, actions = batch.action.shape
+        each = total // count
         noises = torch.randn(2, total, actions, device=batch.action.device)
-        noises = noises.view(2, count, -1, actions).transpose(0, 1).contiguous()
-        rewards, discounts = (part.reshape(count, -1) for part in (batch.reward, batch.discount))
-        turns = zip(rewards, discounts, self.viewer.shares(batch, count), self._subsets(count), noises, strict=True)
-        errors, values, of_actor = [], [], []
-        for reward, discount, view, believed, noise in turns:
-            self.steps += 1
-            acts = self.steps % self.cfg.actor_interval == 0
-            drawn, each = self._draw(view, noise, acts), len(reward)
-            aim = self._aim(reward, discount, view.ahead, drawn.rows(slice(each)), believed)
-            error, value = self._improve_critics(view.both[1], aim, view.image)
-            errors.append(error)
-            values.append(value)
+        noises = noises.view(2, count, each, actions).transpose(0, 1)
+        rewards, discounts = (part.reshape(count, each) for part in (batch.reward, batch.discount))
+        views, subsets = self.viewer.shares(batch, count), self._subsets(count)
+        of_critics, of_actor = [], []
+        for run, acts in self._runs(count, each):
+            shares = list(islice(views, run.stop - run.start))
+            drawn = self._draw(shares, noises[run], acts)
+            given = self._with_entropy(rewards[run], discounts[run], drawn.log_prob)
+            drawn_ahead = drawn.action[: given.numel()].view(*given.shape, actions)
+            turns = zip(shares, given, discounts[run], drawn_ahead, subsets[run], strict=True)
+            for view, reward, discount, action, believed in turns:
+                self.steps += 1
+                aim = self._aim(reward, discount, view.ahead, action, believed)
+                of_critics.append(self._improve_critics(view.both[1], aim, view.image))
             if acts:
-                of_actor.append(self._improve_actor(view.both[1], drawn.rows(slice(each, None)), shown))
-        return self._summary(errors, values, of_actor)
+                of_actor.append(self._improve_actor(shares[-1].both[1], drawn.rows(slice(-each, None)), shown))
+        return self._summary(of_critics, of_actor)
 
-    def _draw(self, view: View, noise: torch.Tensor, acts: bool) -> squashed.Draw:
-        """Actions where those taken have led to, and where `acts` says that the actor will learn, behind them others
-        for where they were taken: the actor does not change in between, and once for both is quicker. `noise` is
-        (2, n, action_dim).
+    def _runs(self, count: int, each: int) -> Iterator[tuple[slice, bool]]:
+        """Which of `count` steps follow each other before the actor changes, or the encoder does, and whether the actor
+        learns after them: all that it is asked meanwhile, it can be asked at once, which is quicker.
         """
-        sides = slice(2 if acts else 1)
-        obs = view.both[sides, :, : -noise.shape[-1]].flatten(0, 1)
-        return squashed.draw(self.actor.forward(obs)[0], noise[sides].flatten(0, 1))
+        interval, start = self.cfg.actor_interval, 0
+        longest = 1 if self.sight is not None else max(1, AT_ONCE // each)
+        while start < count:
+            left = interval - self.steps % interval
+            stop = min(start + left, start + longest, count)
+            yield slice(start, stop), stop == start + left
+            start = stop
+
+    def _draw(self, views: Sequence[View], noise: torch.Tensor, acts: bool) -> squashed.Draw:
+        """Actions where those taken have led to, for each view after the other; and where `acts` says that the actor
+        will learn from the last one, behind them others for where those were taken.
+
+        Args:
+            views: Of n transitions each.
+            noise: (views, 2, n, action_dim).
+            acts: Whether.
+        """
+        actions = noise.shape[-1]
+        sides = [view.both[0, :, :-actions] for view in views] + ([views[-1].both[1, :, :-actions]] if acts else [])
+        noises = [noise[:, 0].flatten(0, 1), *([noise[-1, 1]] if acts else [])]
+        return squashed.draw(self.actor.forward(torch.cat(sides))[0], torch.cat(noises))
 
     def _subsets(self, count: int) -> list[list[int] | None]:
         """For each step the target critics that are believed, in rising order: drawn without replacement (Chen et al.,
@@ -139,20 +164,24 @@ class SACLearner:
         drawn = torch.rand(count, members, device=self.policy.device).argsort(1)[:, :wanted]
         return cast(list[list[int] | None], drawn.sort(1).values.tolist())
 
+    def _with_entropy(self, reward: torch.Tensor, discount: torch.Tensor, log_prob: torch.Tensor) -> torch.Tensor:
+        """What transitions give, (views, n), apart from what the critics say of where they led to."""
+        if not self.cfg.backup_entropy:
+            return reward
+        drawn = log_prob[: reward.numel()].view_as(reward)
+        return torch.addcmul(reward, discount * self.temperature, drawn, value=-1.0)
+
     def _aim(
         self,
-        reward: torch.Tensor,
+        given: torch.Tensor,
         discount: torch.Tensor,
         ahead: torch.Tensor,
-        drawn: squashed.Draw,
+        action: torch.Tensor,
         believed: list[int] | None,
     ) -> torch.Tensor:
         """What the critics should say, (n,). The actions drawn are put where `ahead` has room for them."""
-        ahead[:, -drawn.action.shape[-1] :] = drawn.action
-        value = self.target.values(ahead, believed).amin(0)
-        if self.cfg.backup_entropy:
-            value = torch.addcmul(value, self.temperature, drawn.log_prob, value=-1.0)
-        return torch.addcmul(reward, discount, value)
+        ahead[:, -action.shape[-1] :] = action
+        return torch.addcmul(given, discount, self.target.values(ahead, believed).amin(0))
 
     def _improve_critics(
         self, known: torch.Tensor, aim: torch.Tensor, image: torch.Tensor | None
@@ -199,16 +228,15 @@ class SACLearner:
 
     def _summary(
         self,
-        errors: list[torch.Tensor],
-        values: list[torch.Tensor],
+        of_critics: list[tuple[torch.Tensor, torch.Tensor]],
         of_actor: list[tuple[torch.Tensor, torch.Tensor]],
     ) -> Losses:
+        square, value = (float(torch.stack(parts).mean()) for parts in zip(*of_critics, strict=True))
         actor_loss, entropy = (
             (float(torch.stack([part.reshape(()) for part in parts]).mean()) for parts in zip(*of_actor, strict=True))
             if of_actor
             else (math.nan, math.nan)
         )
-        square, value = (float(torch.stack(parts).mean()) for parts in (errors, values))
         return Losses(0.5 * square, value, actor_loss, entropy, float(self.temperature))
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """How SAC's encoder learns.
 
-Its gradient is autograd's, from where the critics' ends. It learns from the critics' loss alone: with the actor's, every
-step of the actor would change what the critics say of everything (Yarats et al., 2021, SAC+AE), and cost another way
-back through the convolutions. The target critics have an encoder of their own, which follows as they do (DrQ and
+Its gradient is autograd's, from where the critics' ends. It learns from the critics' loss alone: with the actor's,
+every step of the actor would change what the critics say of everything (Yarats et al., 2021, SAC+AE), and cost another
+way back through the convolutions. The target critics have an encoder of their own, which follows as they do (DrQ and
 HIL-SERL have it so): a target should stand still, and one that reads features which change with every step, as
 DrQ-v2's, does not. It costs one pass forward, beside the two that are needed anyway and the one back.
 """
