@@ -3,11 +3,10 @@
 All sides draw their batches from a replay of the same env and take the same steps on networks of the same size. With
 two critics, and with ten of which all are believed, that is what Stable-Baselines3 can do: actor, critics and
 temperature at every step. With ten as RLPD has them, two are drawn for the target, there is LayerNorm, and the actor
-climbs the mean.
-The loop (`sac_loop.py`) computes one critic after the other, with autograd. So that what the ensemble adds can be told
-from what the gradients by hand do, ours also take turns with the same gradients by hand of one critic after the other.
-Where there is LayerNorm, they also do without the kernel for it. And beside all stand the products between hidden
-layers of the same update alone, with nothing between them.
+climbs the mean; it learns at every second step, as in our recipes, or at every twentieth, as in the paper.
+The loop (`sac_loop.py`) computes one critic after the other, with autograd. Ours also take turns with themselves
+without the kernel, where a layer of all critics is one batched product. And beside all stand the products between
+hidden layers of the same update alone, with nothing between them.
 Freed memory is kept, as in a run, which is for the good of all sides.
 """
 
@@ -15,12 +14,10 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
-from typing import cast
 from unittest.mock import patch
 
 import torch
@@ -32,7 +29,6 @@ from plaudit.config.schema import RuntimeConfig
 from plaudit.envs.registry import build_env
 from plaudit.rl import Trainer, build_algo, build_policy, members
 from plaudit.rl.algorithms.sac import SAC
-from plaudit.rl.ensemble import Ensemble, Pass
 from plaudit.rl.replay import Replay
 from sac_loop import Loop, Shape
 from sb3_adapter import Sb3Adapter
@@ -42,48 +38,11 @@ BATCH, FILLED, NUM_ENVS = 256, 2048, 16
 RLPD = Shape(10, 128, believed=2, mean=True, norm=True, interval=2)
 """Its paper's critics, with the units and the actor's interval of our recipe."""
 
+PAPER = replace(RLPD, width=256, interval=20)
+"""With the paper's units and interval."""
+
 LATER = 10**9
 """Learning does not begin by itself."""
-
-
-class OneByOne:
-    """An ensemble's members one after the other, as ten networks of one critic: the same weights, the same numbers.
-
-    Args:
-        together: The pass of all of them.
-    """
-
-    def __init__(self, together: Pass) -> None:
-        self.members = [self._member(together, number) for number in range(together.network.members)]
-
-    @staticmethod
-    def _member(together: Pass, number: int) -> Pass:
-        row, gradients = slice(number, number + 1), {}
-        whole = together.network
-        parts = {name: list(getattr(whole, name)) for name in ("weights", "biases", "scales", "shifts")}
-        rows = {id(part): part.detach()[row] for some in parts.values() for part in some}
-        if hasattr(together, "d_weights"):
-            found = [*together.d_weights, *(part for kind in zip(*together.d_layers, strict=True) for part in kind)]
-            for part, gradient in zip(whole.parameters(), (one for one in found if one is not None), strict=True):
-                gradients[id(rows[id(part)])] = gradient[row]
-        members = {name: [rows[id(part)] for part in some] for name, some in parts.items()}
-        network = cast(Ensemble, SimpleNamespace(activation=whole.activation, **members))
-        return Pass(network, (lambda part: gradients[id(part)]) if gradients else None)
-
-    def forward(self, x: torch.Tensor, chosen: Sequence[int] | None = None) -> torch.Tensor:
-        """As `Pass.forward`."""
-        asked = self.members if chosen is None else [self.members[number] for number in chosen]
-        return torch.cat([member.forward(x) for member in asked])
-
-    def backward(
-        self, gradient: torch.Tensor, *, learns: bool = True, inputs: slice | None = None
-    ) -> torch.Tensor | None:
-        """As `Pass.backward`."""
-        found = [
-            member.backward(part[None], learns=learns, inputs=inputs)
-            for member, part in zip(self.members, gradient, strict=True)
-        ]
-        return None if inputs is None else torch.stack([part for part in found if part is not None]).sum(0)
 
 
 def filled(shape: Shape) -> SAC:
@@ -109,14 +68,11 @@ def filled(shape: Shape) -> SAC:
     return algorithm
 
 
-def plaudit_steps(shape: Shape, *, looped: bool = False, kernels: bool = True) -> Callable[[int], object]:
-    """Our gradient steps, so many at a call; `looped` has one critic after the other computed."""
-    with nullcontext() if kernels else patch.object(members, "MISSING", "left out"):
+def plaudit_steps(shape: Shape, *, kernel: bool = True) -> Callable[[int], object]:
+    """Our gradient steps, so many at a call."""
+    with nullcontext() if kernel else patch.object(members, "MISSING", "left out"):
         algorithm = filled(shape)
-    learner = algorithm.learner
-    if looped:
-        learner.critics, learner.target = (cast(Pass, OneByOne(part)) for part in (learner.critics, learner.target))
-    return lambda count: learner.learn(algorithm.batch(count), count)
+    return lambda count: algorithm.learner.learn(algorithm.batch(count), count)
 
 
 def loop_steps(shape: Shape) -> Callable[[int], object]:
@@ -209,8 +165,7 @@ SIDES: dict[str, Callable[[Shape], Callable[[int], object]]] = {
     "plaudit": plaudit_steps,
     "SB3": sb3_steps,
     "loop over critics": loop_steps,
-    "our own, looped over": partial(plaudit_steps, looped=True),
-    "our own, without the kernel": partial(plaudit_steps, kernels=False),
+    "our own, without the kernel": partial(plaudit_steps, kernel=False),
     "products alone": products,
 }
 
@@ -231,12 +186,14 @@ def memory() -> Row:
 def benchmark(quick: bool) -> list[Row]:
     """All of it."""
     keep_freed_memory()
-    many: dict[str, float | None] = {"loop over critics": 3.0, "our own, looped over": None, "products alone": None}
+    beside: dict[str, float | None] = {"our own, without the kernel": None, "products alone": None}
+    loop: dict[str, float | None] = {"loop over critics": 3.0}
     return [
-        *compared("2 critics", Shape(2, 256, believed=2), {"SB3": 2.0, "products alone": None}, quick),
-        *compared("10 critics", Shape(10, 256, believed=10), {"SB3": None} | many, quick),
-        *compared("10 critics as in RLPD", RLPD, many | {"our own, without the kernel": None}, quick),
-        *compared("10 critics as in its paper", replace(RLPD, width=256), {"loop over critics": 3.0}, quick),
+        *compared("2 critics", Shape(2, 256, believed=2), {"SB3": 2.0} | beside, quick),
+        *compared("10 critics as in RLPD", RLPD, loop | beside, quick),
+        *compared("10 critics as in its paper", PAPER, loop | beside, quick),
+        *compared("the same, actor at every second", replace(PAPER, interval=2), loop | beside, quick),
+        *compared("10 critics, the least believed", Shape(10, 256, believed=10), {"SB3": None} | loop | beside, quick),
         memory(),
     ]
 
