@@ -83,11 +83,11 @@ def loop_steps(shape: Shape) -> Callable[[int], object]:
     loop = Loop(shape, features(first.obs).shape[-1], first.action.shape[-1])
 
     def run(count: int) -> None:
-        for _ in range(count):
-            batch = algorithm.batch(1)
-            with torch.no_grad():
-                obs, next_obs = features(batch.obs), features(batch.next_obs)
-            loop.step(obs, next_obs, batch._replace(action=to_unit(batch.action)))
+        batch = algorithm.batch(count)
+        with torch.no_grad():
+            parts = features(batch.obs), features(batch.next_obs), to_unit(batch.action), batch.reward, batch.discount
+        for obs, next_obs, action, reward, discount in zip(*(part.split(BATCH) for part in parts), strict=True):
+            loop.step(obs, next_obs, batch._replace(action=action, reward=reward, discount=discount))
 
     return run
 
@@ -140,7 +140,7 @@ def speed(steps: Callable[[int], object], threads: int, count: int) -> Callable[
 def compared(name: str, shape: Shape, wanted: Mapping[str, float | None], quick: bool) -> list[Row]:
     """All sides in `wanted`, by the ratio that is, each with the number of threads that is best for it."""
     say(f"gradient steps/s, {name}, {shape.width} x {shape.width} units, batches of {BATCH}")
-    count = 10 if quick else 50
+    count = 20 if quick else 60
     runs = {}
     for side in ("plaudit", *wanted):
         steps = SIDES[side](shape)
@@ -155,7 +155,7 @@ def compared(name: str, shape: Shape, wanted: Mapping[str, float | None], quick:
     ours = seen[mine]
     rows = []
     for side, key in best.items():
-        theirs, note = seen[key], f"threads: ours {mine[-2]}, the other {key[-2]}"
+        theirs, note = seen[key], f"threads: ours {mine.split()[-1]}, the other {key.split()[-1]}"
         value, other, ratio = statistics.median(ours), statistics.median(theirs), paired_ratio(ours, theirs)
         rows.append(Row(f"SAC, {name}", value, "updates/s", side, other, ratio, wanted[side], note=note))
     return rows

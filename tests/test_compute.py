@@ -60,10 +60,15 @@ def test_torch_gets_its_share() -> None:
     try:
         compute.claim_threads(2)
         assert torch.get_num_threads() == 2
-        assert compute.claim_threads() == 2
-        assert torch.get_num_threads() == 1
+        assert compute.kernel_threads() == 2  # They have what torch has, unless somebody says otherwise.
+        assert compute.claim_threads(1, 3) == 2
+        assert torch.get_num_threads() == 1 and compute.kernel_threads() == 3
+        compute.claim_threads(4)
+        assert torch.get_num_threads() == 4 and compute.kernel_threads() == 3
+        assert compute.claim_threads(of_kernels=0) == 4
+        assert torch.get_num_threads() == compute.kernel_threads() == 1
     finally:
-        torch.set_num_threads(before)
+        compute.claim_threads(before, 0)
 
 
 def test_what_the_user_says_of_waiting_threads_stands(monkeypatch: pytest.MonkeyPatch) -> None:

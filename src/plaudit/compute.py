@@ -2,8 +2,9 @@
 
 Simulation and rendering use every core while they run, and torch uses one: the phases of training take turns, nets for
 control are small, and a second torch thread that spins while the simulator works makes both many times slower. Where a
-policy looks at pictures there is enough to share, and torch uses every core in its turn. So it does in a fit, which has
-no simulator beside it, divided between the processes that fit together. Where one process learns while another acts,
+policy looks at pictures there is enough to share, and torch uses every core in its turn. So do the critics, which our
+own kernel computes: it asks for the others once for all that is to be done. And so does torch in a fit, which has no
+simulator beside it, divided between the processes that fit together. Where one process learns while another acts,
 nobody takes turns: learning has one core, or from pictures half of them, and acting the others.
 """
 
@@ -16,6 +17,8 @@ import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
+
+_of_kernels = 0  # What was claimed.
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # From glibc's malloc.h.
 
@@ -86,13 +89,28 @@ def scoring_threads(requested: int = 0) -> int:
     return requested if requested > 0 else cores()
 
 
-def claim_threads(count: int = 1) -> int:
-    """Gives torch its share, and tells what it had. Whoever starts a run calls it before the first tensor."""
+def claim_threads(count: int = 1, of_kernels: int | None = None) -> int:
+    """Gives torch its share, and tells what it had. Whoever starts a run calls it before the first tensor.
+
+    Args:
+        count: Of torch's operations.
+        of_kernels: Of our own kernels; 0 for as many as torch has, `None` for what they have.
+    """
     import torch
 
+    global _of_kernels
+    if of_kernels is not None:
+        _of_kernels = of_kernels
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     return before
+
+
+def kernel_threads() -> int:
+    """Threads of our own kernels: what was claimed for them, or torch's."""
+    import torch
+
+    return _of_kernels or torch.get_num_threads()
 
 
 def wait_quietly() -> None:

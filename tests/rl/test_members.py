@@ -207,10 +207,39 @@ def test_a_torch_that_shares_no_product(monkeypatch: pytest.MonkeyPatch) -> None
         module.product.cache_clear()
 
 
+@needs_kernel
+def test_memory_that_moves_is_found_again() -> None:
+    made, x, aim = Made(MemberByMember, 2, (16, 16), True), torch.randn(6, 5), torch.randn(6)
+    made.network.share_memory()
+    for vector in (made.optimizer.first, made.optimizer.second, made.flat.data, made.flat_target.data):
+        vector.share_memory_()
+    made.expected(x, aim)
+    with torch.no_grad():
+        made.critics.improve(x, aim)
+    close(made.flat.data, flat(made.other))
+    close(made.flat_target.data, flat(made.other_target))
+
+
+@needs_kernel
+def test_whatever_numbers_torch_prefers() -> None:
+    made, x = Made(MemberByMember, 2, (16, 16), True), torch.randn(6, 5)
+    torch.set_default_dtype(torch.float16)
+    try:
+        found = made.critics.values(x)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    with torch.no_grad():
+        close(found, made.other(x)[..., 0])
+
+
+@needs_kernel
 def test_what_would_be_wrong_in_memory_is_refused() -> None:
     made, x = Made(MemberByMember, 2, (4,), False), torch.randn(6, 5)
     for bad in (x.t().contiguous().t(), x.double(), x[:, :4].contiguous()):
         with pytest.raises(AssertionError):
             made.critics.values(bad)
+    for aim in (torch.zeros(5), torch.zeros(6, dtype=torch.float64), torch.zeros(12)[::2]):
+        with pytest.raises(AssertionError):
+            made.critics.improve(x, aim)
     with pytest.raises(AssertionError):
-        made.critics.improve(x, torch.zeros(5))
+        MemberByMember(Ensemble(2, 5, (4,), 2, "relu", False, 1.0))

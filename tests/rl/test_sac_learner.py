@@ -12,6 +12,7 @@ from sac_helpers import make_sac
 
 from plaudit.envs import build_env
 from plaudit.rl import squashed
+from plaudit.rl.algorithms import sac_learner as module
 from plaudit.rl.algorithms.sac_learner import SACLearner
 from plaudit.rl.algorithms.sac_views import View
 from plaudit.rl.replay import Batch
@@ -120,6 +121,31 @@ def test_steps_are_those_of_the_textbook(sac: dict[str, Any], policy: dict[str, 
     torch.testing.assert_close(learner.temperature, textbook.temperature)
     target = torch.cat([part.flatten() for part in textbook.target.parameters()])
     torch.testing.assert_close(learner._target.data, target, atol=2e-5, rtol=1e-3)
+
+
+SINGLY = [1, 1, 1, 1, 2, 1, 1, 1, 1, 2, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("at_once", "expected"),
+    [(1, SINGLY), (16, SINGLY), (47, [2, 1, 1, 2, 2, 2, 2, 1, 2]), (10_000, [3, 1, 2, 6, 1, 2])],
+)
+def test_the_actor_is_asked_once_until_it_changes(
+    monkeypatch: pytest.MonkeyPatch, at_once: int, expected: list[int]
+) -> None:
+    results = []
+    for limit, shares in ((at_once, expected), (16, SINGLY)):
+        monkeypatch.setattr(module, "AT_ONCE", limit)
+        learner = learner_of({"actor_interval": 5}, {})
+        asked = []
+        forward = learner.actor.forward
+        monkeypatch.setattr(learner.actor, "forward", lambda x, f=forward, a=asked: (a.append(len(x) // 16), f(x))[1])
+        torch.manual_seed(0)
+        for count in (3, 1, 7, 2):
+            learner.learn(some(16 * count), count)
+        assert asked == shares  # One more where it learns.
+        results.append(learner._actor.data)
+    torch.testing.assert_close(results[0], results[1], atol=1e-6, rtol=1e-4)
 
 
 def test_what_the_critics_should_say_by_hand() -> None:

@@ -21,7 +21,7 @@ from plaudit.rl.algorithms import sac as sac_module
 from plaudit.rl.algorithms.sac import SAC
 from plaudit.rl.algorithms.sac_learner import SACLearner
 from plaudit.rl.algorithms.sac_sight import Sight
-from plaudit.rl.algorithms.sac_views import View
+from plaudit.rl.algorithms.sac_views import View, _part
 from plaudit.rl.encoders import ImageEncoder
 from plaudit.rl.replay import Batch, Replay
 from plaudit.rl.sac_policy import SACPolicy
@@ -76,7 +76,7 @@ class ByAutograd:
         self.critic_adam = torch.optim.Adam([part for part in learned if part.requires_grad], LR)
         self.actor_adam = torch.optim.Adam(self.policy.actor.parameters(), LR)
 
-    def learn(self, batch: Batch, noise: torch.Tensor, other: torch.Tensor) -> None:
+    def learn(self, batch: Batch, noise: torch.Tensor, other: torch.Tensor, acts: bool) -> None:
         policy, encoder = self.policy, encoder_of(self.policy)
         assert isinstance(batch.obs, dict) and isinstance(batch.next_obs, dict)
         with torch.no_grad():
@@ -92,6 +92,8 @@ class ByAutograd:
         for ours, theirs in ((self.target, policy.critics), (self.target_encoder, encoder)):
             for slow, quick in zip(ours.parameters(), theirs.parameters(), strict=True):
                 slow.data.lerp_(quick.data, self.cfg.tau)
+        if not acts:
+            return
         drawn = squashed.draw(policy.actor(seen.detach())[0], other)
         value = policy.critics(torch.cat([seen.detach(), drawn.action], -1))[..., 0].min(0).values
         self.actor_adam.zero_grad()
@@ -100,15 +102,20 @@ class ByAutograd:
 
 
 @pytest.mark.parametrize("layer_norm", [False, True])
-def test_steps_are_those_of_the_textbook(layer_norm: bool) -> None:
-    learner = picture_sac({"temperature": 0.2, "tau": 0.1}, {"critic_layer_norm": layer_norm}).learner
+@pytest.mark.parametrize(("count", "interval"), [(1, 1), (4, 2)])
+def test_steps_are_those_of_the_textbook(layer_norm: bool, count: int, interval: int) -> None:
+    cfg = {"temperature": 0.2, "tau": 0.1, "actor_interval": interval}
+    learner = picture_sac(cfg, {"critic_layer_norm": layer_norm}).learner
     textbook = ByAutograd(learner.policy, learner.cfg)
     for turn in range(3):
-        batch = some(16)
+        batch = some(16 * count)
         torch.manual_seed(turn)
-        learner.learn(batch, 1)
+        learner.learn(batch, count)
         torch.manual_seed(turn)
-        textbook.learn(batch, *torch.randn(2, 16, 1))
+        noise = torch.randn(2, 16 * count, 1)
+        for step in range(count):
+            part = slice(16 * step, 16 * (step + 1))
+            textbook.learn(_part(batch, part), noise[0, part], noise[1, part], (step + 1) % interval == 0)
     theirs = textbook.policy.state_dict()
     for name, value in learner.policy.state_dict().items():
         torch.testing.assert_close(value, theirs[name], atol=2e-5, rtol=1e-3, msg=name)

@@ -27,7 +27,8 @@ enum { VERSION = 2 };  // Of what is given; members.py takes no other.
 typedef Py_ssize_t Int;
 
 // The product of matrices that torch itself calls, columns first. Libraries with integers of 32 bits see the lower half
-// of ours, which comes first.
+// of ours, which must come first.
+_Static_assert(sizeof(Int) == 8 && sizeof(void *) == 8 && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "not so here");
 typedef void (*Sgemm)(const char *, const char *, const Int *, const Int *, const Int *, const float *, const float *,
                       const Int *, const float *, const Int *, const float *, float *, const Int *);
 
@@ -62,7 +63,7 @@ typedef struct {
     float weight;          // Gradient of the values, without `aim`.
     Int first, count;      // Of which inputs the gradient is wanted.
     float *d_x;            // (members, rows, count), with `least` (rows, count); or NULL.
-    const Vectors *all;    // With `aim`: what is moved,
+    const Vectors *moved;  // With `aim`: what is changed,
     const Pace *pace;      // and how far.
 } Task;
 
@@ -370,7 +371,7 @@ static void descend(const Task *task, Int member, float *room)
         const Int width = width_of(task->widths, task->hidden, number);
         for (int kind = 0; kind < 4; kind++)
             if (parts[kind])
-                move(task->all, task->pace, gradients[kind], parts[kind] - task->all->data,
+                move(task->moved, task->pace, gradients[kind], parts[kind] - task->moved->data,
                      kind ? width : width * task->widths[number]);
     }
 }
@@ -400,11 +401,11 @@ static void run_member(const Task *task, Int place, Int member, const float *x, 
     for (Int start = 0; start < rows; start += together) {
         const float *inputs = x + start * task->widths[0];
         const Int some = rows - start < together ? rows - start : together;
-        float *values = task->values ? task->values + place * task->rows + start : error;
+        float *values = task->values ? task->values + place * task->rows + start : task->aim ? error : NULL;
         forward(task, member, inputs, some, room, values);
         if (task->aim)
             find_errors(task, values, task->aim + start, some, error, told);
-        else
+        else if (d_x)
             for (Int row = 0; row < some; row++)
                 error[row] = task->weight;
         if (task->aim || d_x)
@@ -434,12 +435,12 @@ static void run_where_least(const Task *task, Int place, Int member, float *room
 static PyObject *run(PyObject *self, PyObject *args)
 {
     unsigned long long sgemm, x, values, aim, told, least, d_x, rooms;
-    Py_buffer widths, parameters, members, all, pace;
+    Py_buffer widths, parameters, members, moved, pace;
     Task task;
     int threads;
     if (!PyArg_ParseTuple(args, "Ky*y*y*fKnKKKKfnnKz*z*Ki", &sgemm, &widths, &parameters, &members, &task.epsilon,
                           &x, &task.rows, &values, &aim, &told, &least, &task.weight, &task.first,
-                          &task.count, &d_x, &all, &pace, &rooms, &threads))
+                          &task.count, &d_x, &moved, &pace, &rooms, &threads))
         return NULL;
     task.sgemm = (Sgemm)sgemm;
     task.hidden = widths.len / (Int)sizeof(Int) - 1;
@@ -451,7 +452,7 @@ static PyObject *run(PyObject *self, PyObject *args)
     task.told = (float *)told;
     task.least = (int64_t *)least;
     task.d_x = (float *)d_x;
-    task.all = all.buf;
+    task.moved = moved.buf;
     task.pace = pace.buf;
     const Int count = members.len / (Int)sizeof(Int), *asked = members.buf;
     const Int size = room_size(task.widths, task.hidden, task.rows);
@@ -467,11 +468,9 @@ static PyObject *run(PyObject *self, PyObject *args)
                        task.d_x ? task.d_x + place * task.rows * task.count : NULL);
     }
     Py_END_ALLOW_THREADS
-    PyBuffer_Release(&widths);
-    PyBuffer_Release(&parameters);
-    PyBuffer_Release(&members);
-    PyBuffer_Release(&all);
-    PyBuffer_Release(&pace);
+    Py_buffer *const held[] = {&widths, &parameters, &members, &moved, &pace};
+    for (int i = 0; i < 5; i++)
+        PyBuffer_Release(held[i]);
     Py_RETURN_NONE;
 }
 

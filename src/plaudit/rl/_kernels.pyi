@@ -20,7 +20,7 @@ def run(
     first: int,
     count: int,
     d_x: int,
-    all: array[int] | None,
+    moved: array[int] | None,
     pace: array[float] | None,
     rooms: int,
     threads: int,

@@ -20,6 +20,7 @@ from typing import Literal
 
 import torch
 
+from plaudit.compute import kernel_threads
 from plaudit.rl.between import EPSILON
 from plaudit.rl.critics import Ascent, Critics, Improved, Together, Training
 from plaudit.rl.ensemble import Ensemble
@@ -87,15 +88,14 @@ class MemberByMember:
     def __init__(
         self, network: Ensemble, training: Training | None = None, beside: MemberByMember | None = None
     ) -> None:
+        assert network.weights[-1].shape[-1] == 1
         self.network, self.training = network, training
         self._widths = array("q", [weight.shape[1] for weight in network.weights])
-        self._parameters = _addresses(network)
         self._members = array("q", range(network.members))
-        self._rooms: dict[tuple[int, int], torch.Tensor] = {} if beside is None else beside._rooms
-        if training is not None:
-            optimizer, target, _ = training
-            vectors = optimizer.parameters.data, optimizer.first, optimizer.second, target.data
-            self._all = array("Q", [vector.data_ptr() for vector in vectors])
+        layers = zip_longest(network.weights, network.biases, network.scales, network.shifts)
+        self._parameters = [None if part is None else part.detach() for layer in layers for part in layer]
+        assert all(part.is_contiguous() for part in self._parameters if part is not None)
+        self._rooms: dict[int, torch.Tensor] = {} if beside is None else beside._rooms
 
     def values(self, x: torch.Tensor, chosen: Sequence[int] | None = None) -> torch.Tensor:
         members = self._members if chosen is None else array("q", chosen)
@@ -104,17 +104,15 @@ class MemberByMember:
         return values
 
     def improve(self, x: torch.Tensor, aim: torch.Tensor, inputs: slice | None = None) -> Improved:
-        assert self.training is not None and aim.is_contiguous() and aim.shape == (len(x),)
+        assert self.training is not None
+        assert aim.is_contiguous() and aim.shape == (len(x),) and aim.dtype == torch.float32
+        optimizer, target, tau = self.training
+        moved = _addresses([optimizer.parameters.data, optimizer.first, optimizer.second, target.data])
+        pace = [*BETAS, *(1.0 - beta for beta in BETAS), *optimizer.advance(), optimizer.eps, tau]
         told = x.new_empty(len(self._members), 2)
         d_inputs = None if inputs is None else x.new_empty(len(self._members), len(x), _length(inputs, x))
-        self._run(x, self._members, aim=aim, told=told, inputs=inputs, d_x=d_inputs, pace=self._pace(self.training))
+        self._run(x, self._members, aim=aim, told=told, inputs=inputs, d_x=d_inputs, moved=moved, pace=array("f", pace))
         return Improved(told[:, 0], told[:, 1], None if d_inputs is None else d_inputs.sum(0))
-
-    @staticmethod
-    def _pace(training: Training) -> array[float]:
-        """Of the step that is now taken, as the kernel has it."""
-        optimizer, _, tau = training
-        return array("f", [*BETAS, *(1.0 - beta for beta in BETAS), *optimizer.advance(), optimizer.eps, tau])
 
     def ascend(self, x: torch.Tensor, by: Literal["min", "mean"], inputs: slice) -> Ascent:
         if by == "mean":
@@ -139,16 +137,17 @@ class MemberByMember:
         weight: float = 0.0,
         inputs: slice | None = None,
         d_x: torch.Tensor | None = None,
+        moved: array[int] | None = None,
         pace: array[float] | None = None,
     ) -> None:
         """Calls the kernel, whose names these are."""
         assert x.is_contiguous() and x.dtype == torch.float32 and x.shape[1] == self._widths[0]
-        threads = min(torch.get_num_threads(), len(members))
+        threads = min(kernel_threads(), len(members))
         first, last, _ = (inputs or slice(0)).indices(x.shape[1])
         _kernels.run(
             product()[0],
             self._widths,
-            self._parameters,
+            _addresses(self._parameters),
             members,
             EPSILON,
             x.data_ptr(),
@@ -161,7 +160,7 @@ class MemberByMember:
             first,
             last - first,
             _at(d_x),
-            None if pace is None else self._all,
+            moved,
             pace,
             self._room(len(x), threads).data_ptr(),
             threads,
@@ -169,22 +168,21 @@ class MemberByMember:
 
     def _room(self, rows: int, threads: int) -> torch.Tensor:
         """For what lies between inputs and gradients of one network for each thread: it is kept."""
-        if (rows, threads) not in self._rooms:
-            self._rooms[rows, threads] = torch.empty(threads * _kernels.room(self._widths, rows))
-        return self._rooms[rows, threads]
+        size = threads * _kernels.room(self._widths, rows)
+        if rows not in self._rooms or len(self._rooms[rows]) < size:
+            self._rooms[rows] = torch.empty(size, dtype=torch.float32, device="cpu")
+        return self._rooms[rows]
 
 
 def _at(part: torch.Tensor | None) -> int:
+    """Its address; 0 where there is none."""
     return 0 if part is None else part.data_ptr()
+
+
+def _addresses(parts: Sequence[torch.Tensor | None]) -> array[int]:
+    # Asked for at each call: whoever shares a policy with other processes, or copies a learner, moves its memory.
+    return array("Q", [_at(part) for part in parts])
 
 
 def _length(inputs: slice, x: torch.Tensor) -> int:
     return len(range(*inputs.indices(x.shape[1])))
-
-
-def _addresses(network: Ensemble) -> array[int]:
-    """Those of every layer's weights, bias, scale and shift; 0 where there are none."""
-    layers = zip_longest(network.weights, network.biases, network.scales, network.shifts)
-    parts = [part for layer in layers for part in layer]
-    assert all(part.is_contiguous() and part.dtype == torch.float32 for part in parts if part is not None)
-    return array("Q", [_at(part) for part in parts])

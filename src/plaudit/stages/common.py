@@ -148,9 +148,9 @@ def check_env(env_id: str) -> None:
         find_task(task)
 
 
-def set_up(config: Config | FitConfig, torch_threads: int = 1) -> torch.device:
+def set_up(config: Config | FitConfig, torch_threads: int = 1, kernel_threads: int = 0) -> torch.device:
     """Threads, memory, seeds and the device, which `runtime.cuda` alone decides."""
-    claim_threads(torch_threads)
+    claim_threads(torch_threads, kernel_threads)
     keep_freed_memory()
     import numpy as np
     import torch

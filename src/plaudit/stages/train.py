@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plaudit.compute import learning_threads
+from plaudit.compute import learning_threads, simulation_threads
 from plaudit.config.convert import to_dict
 from plaudit.config.load import save_config
 from plaudit.config.schema import Config
@@ -93,7 +93,8 @@ def _train(
     if config.runtime.use_wandb and importlib.util.find_spec("wandb") is None:
         raise MissingDependencyError("runtime.use_wandb needs Weights & Biases: pip install 'plaudit[wandb]'.")
     whole = config
-    device = learns_on = set_up(config, learning_threads(config.runtime.threads, looks=_looks(config)))
+    of_torch = learning_threads(config.runtime.threads, looks=_looks(config))
+    device = learns_on = set_up(config, of_torch, simulation_threads(config.runtime.threads))
     if config.runtime.mode == "async":
         config, device, threads = beside_learning(config, learns_on, looks=_looks(config))
     artifact = load_reward(config, checkpoint)
