@@ -52,7 +52,7 @@ class RuntimeConfig:
     best_metric: Metric = "auto"  # Evaluation metric that picks `best`; auto: the headline success, else return.
     stop_at: float | None = None  # Stop early once an evaluation's best_metric reaches this.
     video_episodes: int = 4  # Episodes filmed after the last evaluation; 0 for none.
-    threads: int = 0  # CPU threads for simulation and rendering, in mode async also for learning; 0 takes every core.
+    threads: int = 0  # CPU threads for simulation, rendering and SAC's critics, in mode async all; 0 takes every core.
     imports: tuple[str, ...] = ()  # Python modules to import first: those that register your own envs or algorithms.
     resume: str | None = None  # A run or checkpoint whose policy this run starts from; --resume goes on with a run.
     use_wandb: bool = False  # Also log to Weights & Biases.
