@@ -21,7 +21,7 @@ from typing import NamedTuple
 import torch
 
 from measure import Row, main, say
-from plaudit.compute import apart_threads, claim_threads, learning_threads
+from plaudit.compute import apart_threads, claim_threads, learning_threads, simulation_threads
 from plaudit.config.schema import RuntimeConfig
 from plaudit.envs.base import Step, VecEnv
 from plaudit.envs.registry import build_env
@@ -144,7 +144,7 @@ def train(
     is kept; without `finishes`, gradient steps that are owed in the end are left.
     """
     config = load(RECIPE, [f"algorithm.cfg.demonstrations={json.dumps(str(data))}", *words])
-    claim_threads(learning_threads())
+    claim_threads(learning_threads(), 0 if apart else simulation_threads())
     torch.manual_seed(seed)
     policy = build_policy(config.policy, env.observation_space, env.action_space)
     sac = build_algo("sac", config.algorithm.cfg, policy)

@@ -34,6 +34,8 @@ from plaudit.stages.common import (
 from plaudit.stages.rewarding import Rewarding, bare, build_manager, describe, load_reward
 
 if TYPE_CHECKING:
+    import torch
+
     from plaudit.envs.base import VecEnv
     from plaudit.episodes.collector import RewardDataCollector
     from plaudit.episodes.wrapper import DataCollectorWrapper
@@ -93,8 +95,7 @@ def _train(
     if config.runtime.use_wandb and importlib.util.find_spec("wandb") is None:
         raise MissingDependencyError("runtime.use_wandb needs Weights & Biases: pip install 'plaudit[wandb]'.")
     whole = config
-    of_torch = learning_threads(config.runtime.threads, looks=_looks(config))
-    device = learns_on = set_up(config, of_torch, simulation_threads(config.runtime.threads))
+    device = learns_on = _set_up(config)
     if config.runtime.mode == "async":
         config, device, threads = beside_learning(config, learns_on, looks=_looks(config))
     artifact = load_reward(config, checkpoint)
@@ -137,8 +138,7 @@ def _train(
             trainer.load(checkpoint)
         save_config(whole, run.path / "config.yaml")
         logger.info("run folder: %s", run.path)
-        summary = trainer.train()
-        summary |= describe(env)
+        summary = trainer.train() | describe(env)
         if auditing is not None:
             summary |= {"stopped_by": "audit" if auditing.stopped else None, "audit": auditing.summary}
         if data is not None and collector is not None:
@@ -147,6 +147,12 @@ def _train(
         if auditing is not None and "test" in result:
             auditing.tested()
         return result
+
+
+def _set_up(config: Config) -> torch.device:
+    """Also decides who has which threads: torch as many as learning can use, the critics all, as they take turns."""
+    asked = config.runtime.threads
+    return set_up(config, learning_threads(asked, looks=_looks(config)), simulation_threads(asked))
 
 
 def _listeners(
