@@ -1,0 +1,13 @@
+"""What every test begins with."""
+
+from __future__ import annotations
+
+import pytest
+
+from plaudit import compute
+
+
+@pytest.fixture(autouse=True)
+def nothing_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an earlier test's training claimed for our kernels would decide how many threads they have in this one."""
+    monkeypatch.setattr(compute, "_of_kernels", 0)
