@@ -2,7 +2,8 @@
 
 Both learn PickCube as RLPD's recipe does, from 20 demonstrations and the simulator's verdict. The arm stands behind a
 clock of 10 Hz that waits for nobody: an action that is not there at its tick is a deadline missed. The learner may take
-more gradient steps than it can, so that it never has to wait. Both log and save on the way. Taking turns is then given
+more gradient steps than it can, so that it never has to wait. One arm is slow, these are many for each env step, and so
+the actor takes part in every 20th only, as in RLPD's paper. Both log and save on the way. Taking turns is then given
 the same env steps, and the same gradient steps, without the clock, for as long as it takes.
 """
 
@@ -41,6 +42,9 @@ STARTS = 200
 
 PLENTY = 200.0
 """Gradient steps for each env step: more than one core takes in a tenth of a second."""
+
+INTERVAL = 20
+"""Gradient steps for each one of the actor: about one for each env step, on one core."""
 
 SEEDS = (0, 1, 2)
 
@@ -215,7 +219,11 @@ def at_ten_hertz(data: Path, seconds: float, seed: int) -> Live:
     say(f"one arm at {HZ:g} Hz, for {seconds:g} s, seed {seed}")
     arm = Clocked(arms(1, threads=1))
     steps = int(seconds * HZ)
-    words = ["runtime.rollout_steps=5", f"algorithm.cfg.learning_starts={STARTS}"]
+    words = [
+        "runtime.rollout_steps=5",
+        f"algorithm.cfg.learning_starts={STARTS}",
+        f"algorithm.cfg.actor_interval={INTERVAL}",
+    ]
     plenty = [*words, f"algorithm.cfg.update_ratio={PLENTY}"]
     apart = train(data, arm, plenty, steps, apart=True, finishes=False, seed=seed)
     arm.close()

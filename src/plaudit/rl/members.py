@@ -34,7 +34,7 @@ else:
     MISSING = None if _kernels.VERSION == 2 else "it is of another version"
 """Why there is no kernel; `None` where there is one."""
 
-log = logging.getLogger("plaudit")
+logger = logging.getLogger("plaudit")
 
 
 def quickest_critics(network: Ensemble, training: Training | None = None, beside: Critics | None = None) -> Critics:
@@ -59,7 +59,7 @@ def quickest_critics(network: Ensemble, training: Training | None = None, beside
 @functools.cache
 def _tell(why: str) -> None:
     """Says once that learning is slower than it could be."""
-    log.info(
+    logger.info(
         "The kernel that computes critics cannot be used (%s), so that SAC learns more slowly. It is compiled when "
         "Plaudit is installed, where there is a C compiler with Python's headers.",
         why,

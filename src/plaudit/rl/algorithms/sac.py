@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from typing import Any, NamedTuple
 
@@ -27,6 +28,11 @@ CHOICE = ("demonstrations", "num_demonstrations", "demonstration_outcome")
 
 DRAWN = 64 * 2**20
 """Bytes of transitions that are drawn together, at most."""
+
+OFTEN = 2.0
+"""Steps of the actor for each env step from which on they are many: SAC and RLPD take one in their papers."""
+
+logger = logging.getLogger("plaudit")
 
 
 class Learning(NamedTuple):
@@ -84,6 +90,7 @@ class SAC(BaseAlgorithm):
 
     def initialize_buffer(self, num_steps: int, num_envs: int, obs_dim: ObsDim, action_dim: int) -> None:
         check_shift(self.cfg.image_shift, obs_dim)
+        _advise(self.cfg.update_ratio, self.cfg.actor_interval)
         self._digests = self.policy.frozen and digests(self.cfg.image_shift, judged=self.relabelled is not None)
         obs_dim = self.policy.digested(obs_dim) if self._digests else obs_dim
         self._dims = obs_dim, action_dim
@@ -310,3 +317,14 @@ def _interleaved(parts: list[Any], count: int) -> Any:
     if isinstance(parts[0], dict):
         return {key: _interleaved([part[key] for part in parts], count) for key in parts[0]}
     return torch.cat([part.unflatten(0, (count, -1)) for part in parts], 1).flatten(0, 1)
+
+
+def _advise(update_ratio: float, actor_interval: int) -> None:
+    """Says so where the actor would take more steps than it should."""
+    if update_ratio > OFTEN * actor_interval:
+        logger.info(
+            "The actor will take %g steps for each env step, and may learn less than with one "
+            "(algorithm.cfg.actor_interval=%d), where the critics alone take the others.",
+            update_ratio / actor_interval,
+            round(update_ratio),
+        )
