@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import demonstrated
 import learn
 import measure
 import suite
+import ticking
 from plaudit import stages
 from plaudit.config.convert import to_dict
 from plaudit.envs.registry import build_env
@@ -241,19 +243,20 @@ def test_cloning_is_tuned_on_the_mean_of_other_seeds(monkeypatch: pytest.MonkeyP
     assert set(asked) == set(demonstrated.VALIDATION) and not set(asked) & {0, 1, 2}
 
 
+class Clock:
+    """One that only goes on when somebody sleeps, or thinks."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
 def test_an_action_that_is_not_there_at_its_tick_is_a_deadline_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Clock:
-        """One that only goes on when somebody sleeps, or thinks."""
-
-        def __init__(self) -> None:
-            self.now = 0.0
-
-        def perf_counter(self) -> float:
-            return self.now
-
-        def sleep(self, seconds: float) -> None:
-            self.now += seconds
-
     clock = Clock()
     monkeypatch.setattr(asynchronous, "time", clock)
     arm = asynchronous.Clocked(build_env("probe/Timeout", {"num_envs": 1}))
@@ -266,6 +269,32 @@ def test_an_action_that_is_not_there_at_its_tick_is_a_deadline_missed(monkeypatc
         arm.step(torch.zeros(1, 1))
         assert arm.missed == missed and clock.now == pytest.approx(at)
     assert arm.longest == pytest.approx(0.35)
+    assert [(late.seconds, late.acting) for late in arm.late] == [
+        (pytest.approx(0.12), pytest.approx(0.12)),
+        (pytest.approx(0.35), pytest.approx(0.35)),
+    ]
+    assert str(arm.late[0]).startswith("one 120 ms after the tick before, 120 ms of them acting, the host took")
+
+
+def test_what_a_process_that_only_sleeps_misses(monkeypatch: pytest.MonkeyPatch) -> None:
+    oversleeps = iter((0.0, 0.09, 0.0, 0.25, 0.0))
+    ended = threading.Event()
+
+    class Drowsy(Clock):
+        def sleep(self, seconds: float) -> None:
+            super().sleep(seconds + next(oversleeps, 0.0))
+            if self.now > 0.95:
+                ended.set()
+
+    monkeypatch.setattr(ticking, "time", Drowsy())
+    missed, longest = ticking.tick(10.0, ended)
+    assert missed == 2 and longest == pytest.approx(0.25)  # Due at 0.4 s and awake at 0.65 s: those of 0.5 and 0.6.
+
+
+def test_a_process_that_only_sleeps_tells_when_it_is_ended() -> None:
+    with ticking.Ticking(100.0) as bare:
+        pass
+    assert bare.longest > 0 and ticking.stolen() >= 0
 
 
 def test_what_the_parts_of_the_demonstrated_benchmark_differ_in(monkeypatch: pytest.MonkeyPatch) -> None:
