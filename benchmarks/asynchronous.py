@@ -5,9 +5,9 @@ clock of 10 Hz that waits for nobody: an action that is not there at its tick is
 its host, misses by itself is told by a process that only sleeps until each tick meanwhile.
 
 The learner may take more gradient steps than it can, so that it never has to wait. One arm is slow, these are many for
-each env step, and so their size is as in RLPD's paper, and how seldom the actor takes part. Both log and save on the
-way. Taking turns is then given the same env steps, and the same gradient steps, without the clock, for as long as it
-takes.
+each env step, and so Adam's step is that of RLPD's paper, and the actor takes part about once for each env step, as
+there. Both log and save on the way. Taking turns is then given the same env steps, and the same gradient steps, without
+the clock, for as long as it takes.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -48,7 +49,10 @@ PLENTY = 200.0
 """Gradient steps for each env step: more than one core takes in a tenth of a second."""
 
 MANY = ["algorithm.cfg.learning_rate=3e-4", "algorithm.cfg.actor_interval=40"]
-"""For many gradient steps for each env step, as in RLPD's paper: small ones, and about one of the actor."""
+"""For many gradient steps for each env step: small ones, and few of the actor. One core takes some 40 in a tenth of a
+second."""
+
+NOTHING = nullcontext()
 
 SEEDS = (0, 1, 2)
 
@@ -64,16 +68,17 @@ class Late(NamedTuple):
     Attributes:
         seconds: Since the tick before.
         acting: Those of them since the observation: before it, the clock itself was late, or the simulator.
-        stolen: For how long the host of a virtual machine gave its cores to others meanwhile, all cores together.
+        taken: For how long the host of a virtual machine gave its cores to others, all cores together, since the action
+            before was there: up to a tenth of a second more, in which that one waited for its tick.
     """
 
     seconds: float
     acting: float
-    stolen: float
+    taken: float
 
     def __str__(self) -> str:
-        late, acting, stolen = (round(1000 * part) for part in self)
-        return f"one {late} ms after the tick before, {acting} ms of them acting, the host took {stolen} ms"
+        late, acting, taken = (round(1000 * part) for part in self)
+        return f"{late} ms after the tick before, {acting} ms of them acting, the host took {taken} ms"
 
 
 class Clocked(EnvWrapper):
@@ -179,10 +184,18 @@ class Live(NamedTuple):
 
 
 def train(
-    data: Path, env: VecEnv, words: Sequence[str], steps: int, *, apart: bool, finishes: bool = True, seed: int = 0
+    data: Path,
+    env: VecEnv,
+    words: Sequence[str],
+    steps: int,
+    *,
+    apart: bool,
+    finishes: bool = True,
+    seed: int = 0,
+    beside: AbstractContextManager[object] = NOTHING,
 ) -> Outcome:
     """Trains for so many env steps on the simulator's verdict, with the demonstrations in `data`, beside which the run
-    is kept; without `finishes`, gradient steps that are owed in the end are left.
+    is kept, while `beside` lasts; without `finishes`, gradient steps that are owed in the end are left.
     """
     config = load(RECIPE, [f"algorithm.cfg.demonstrations={json.dumps(str(data))}", *words])
     claim_threads(learning_threads(), 0 if apart else simulation_threads())
@@ -209,7 +222,8 @@ def train(
     )
     try:
         show(actor or sac, env, pick(sac, env, None))
-        trainer.train()
+        with beside:
+            trainer.train()
         done = sac.pace.updates if actor is None else actor.exchange.updates
     finally:
         if actor is not None:
@@ -239,7 +253,7 @@ def real_time(data: Mapping[int, Path], seconds: float) -> list[Row]:
     notes = [
         f"all seeds; the slowest action came {1000 * longest:.0f} ms after its observation",
         f"who only sleeps overslept by {1000 * overslept:.0f} ms",
-        *(str(late) for one in found for late in one.late),
+        *(f"late: {late}" for late in sorted((late for one in found for late in one.late), reverse=True)[:3]),
     ]
     return [
         Row(
@@ -272,8 +286,8 @@ def at_ten_hertz(data: Path, seconds: float, seed: int) -> Live:
     steps = int(seconds * HZ)
     words = [*MANY, "runtime.rollout_steps=5", f"algorithm.cfg.learning_starts={STARTS}"]
     plenty = [*words, f"algorithm.cfg.update_ratio={PLENTY}"]
-    with Ticking(HZ) as bare:
-        apart = train(data, arm, plenty, steps, apart=True, finishes=False, seed=seed)
+    bare = Ticking(HZ)
+    apart = train(data, arm, plenty, steps, apart=True, finishes=False, seed=seed, beside=bare)
     arm.close()
     ratio = round(apart.updates / (steps - STARTS), 3)
     say(f"the same, taking turns without a clock: {apart.updates:,} gradient steps, {ratio:g} for each env step")

@@ -15,7 +15,6 @@ import threading
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 
 class Ticking:
@@ -40,9 +39,10 @@ class Ticking:
         )  # In a session of its own, Ctrl-C does not reach it.
         return self
 
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        told: dict[str, Any] = json.loads(self._process.communicate()[0])
-        self.missed, self.longest = told["missed"], told["longest"]
+    def __exit__(self, error: type[BaseException] | None, *_: BaseException | TracebackType | None) -> None:
+        told, _nothing = self._process.communicate()
+        if error is None:
+            self.missed, self.longest = json.loads(told)
 
 
 def tick(hertz: float, ended: threading.Event) -> tuple[int, float]:
@@ -62,21 +62,26 @@ def tick(hertz: float, ended: threading.Event) -> tuple[int, float]:
     return missed, longest
 
 
-def stolen() -> float:
-    """Seconds for which the host of a virtual machine has given its cores to others so far, all cores together; 0 where
-    nobody tells.
+def stolen(stat: Path = Path("/proc/stat")) -> float:
+    """Seconds for which the host of a virtual machine has given its cores to others so far, all cores together, in
+    hundredths; 0 where nobody tells.
     """
     with contextlib.suppress(OSError, IndexError, ValueError):
-        return int(Path("/proc/stat").read_text().split(maxsplit=9)[8]) / os.sysconf("SC_CLK_TCK")
+        return int(stat.read_text().split(maxsplit=9)[8]) / os.sysconf("SC_CLK_TCK")
     return 0.0
 
 
 def main() -> None:
     """Ticks until its input ends."""
     ended = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+
+    def wait() -> None:
+        sys.stdin.read()
+        ended.set()
+
+    threading.Thread(target=wait, daemon=True).start()
     missed, longest = tick(float(sys.argv[1]), ended)
-    print(json.dumps({"missed": missed, "longest": longest}))
+    print(json.dumps([missed, longest]))
 
 
 if __name__ == "__main__":

@@ -9,5 +9,5 @@ from plaudit import compute
 
 @pytest.fixture(autouse=True)
 def nothing_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an earlier test's training claimed for our kernels would decide how many threads they have in this one."""
+    """What an earlier test's training claimed for our kernels would outlast it: they have as many threads as torch."""
     monkeypatch.setattr(compute, "_of_kernels", 0)

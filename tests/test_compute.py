@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -69,6 +71,15 @@ def test_torch_gets_its_share() -> None:
         assert torch.get_num_threads() == compute.kernel_threads() == 1
     finally:
         compute.claim_threads(before, 0)
+
+
+def test_who_steps_back_does_so_in_a_session_of_its_own_too(tmp_path: Path) -> None:
+    code = "import os, sys; from pathlib import Path; from plaudit.compute import give_way; give_way(Path(sys.argv[1]))"
+    words = [sys.executable, "-c", f"{code}; print(os.nice(0))"]
+    for group in (tmp_path / "autogroup", tmp_path / "none" / "autogroup"):
+        done = subprocess.run([*words, str(group)], capture_output=True, text=True, check=True)
+        assert int(done.stdout) - os.nice(0) == compute.GIVES_WAY
+    assert (tmp_path / "autogroup").read_text() == "10"
 
 
 def test_what_the_user_says_of_waiting_threads_stands(monkeypatch: pytest.MonkeyPatch) -> None:

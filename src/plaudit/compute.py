@@ -18,6 +18,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+GIVES_WAY = 10
+"""The nice value of whoever steps back: a tenth of a core, where another one wants all of it."""
+
 _of_kernels = 0  # What was claimed.
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # From glibc's malloc.h.
@@ -121,6 +124,14 @@ def wait_quietly() -> None:
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("GOMP_SPINCOUNT", "2000")
+
+
+def give_way(autogroup: Path = Path("/proc/self/autogroup")) -> None:
+    """Has this process step back where another one wants its core, for good."""
+    os.nice(GIVES_WAY)
+    # Linux shares a core between sessions first, and one's nice value counts only within its own.
+    with contextlib.suppress(OSError):
+        autogroup.write_text(str(GIVES_WAY))
 
 
 def keep_freed_memory() -> None:

@@ -30,7 +30,7 @@ DRAWN = 64 * 2**20
 """Bytes of transitions that are drawn together, at most."""
 
 OFTEN = 2.0
-"""Steps of the actor for each env step from which on they are many: SAC and RLPD take one in their papers."""
+"""Steps of the actor for each env step above which they are many: SAC and RLPD take one in their papers."""
 
 logger = logging.getLogger("plaudit")
 
@@ -323,8 +323,8 @@ def _advise(update_ratio: float, actor_interval: int) -> None:
     """Says so where the actor would take more steps than it should."""
     if update_ratio > OFTEN * actor_interval:
         logger.info(
-            "The actor will take %g steps for each env step, and may learn less than with one "
-            "(algorithm.cfg.actor_interval=%d), where the critics alone take the others.",
+            "The actor may take up to %g steps for each env step; one arm learned far more where it took one. Set "
+            "algorithm.cfg.actor_interval to the gradient steps for each env step: %d, where learning keeps up.",
             update_ratio / actor_interval,
-            round(update_ratio),
+            math.ceil(update_ratio),
         )

@@ -26,7 +26,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
 
-from plaudit.compute import claim_threads, keep_freed_memory
+from plaudit.compute import claim_threads, give_way, keep_freed_memory
 from plaudit.errors import PlauditError
 from plaudit.processes import how_it_ended, see_off
 from plaudit.rl.asynchronous.learner import Job, Learner, Save
@@ -263,7 +263,7 @@ def work(pipe: int, memory: int) -> None:
         claim_threads(begin.job.threads)
         keep_freed_memory()
         if begin.job.steps_back:
-            os.nice(10)
+            give_way()
         _serve(Learner(begin.job, SharedMemory(memory, begin.places)), line)
     except _Alone:
         logger.handlers = [logging.StreamHandler()]
