@@ -223,7 +223,8 @@ def train(
     try:
         show(actor or sac, env, pick(sac, env, None))
         with beside:
-            trainer.train()
+            if trainer.train()["interrupted"]:
+                raise KeyboardInterrupt  # What was cut short is not compared with anything.
         done = sac.pace.updates if actor is None else actor.exchange.updates
     finally:
         if actor is not None:

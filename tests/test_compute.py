@@ -73,12 +73,12 @@ def test_torch_gets_its_share() -> None:
         compute.claim_threads(before, 0)
 
 
-def test_who_steps_back_does_so_in_a_session_of_its_own_too(tmp_path: Path) -> None:
+def test_who_steps_back_says_so_of_its_session_too(tmp_path: Path) -> None:
     code = "import os, sys; from pathlib import Path; from plaudit.compute import give_way; give_way(Path(sys.argv[1]))"
     words = [sys.executable, "-c", f"{code}; print(os.nice(0))"]
     for group in (tmp_path / "autogroup", tmp_path / "none" / "autogroup"):
         done = subprocess.run([*words, str(group)], capture_output=True, text=True, check=True)
-        assert int(done.stdout) - os.nice(0) == compute.GIVES_WAY
+        assert int(done.stdout) == min(19, os.nice(0) + 10)  # 19 is as far as anybody can step back.
     assert (tmp_path / "autogroup").read_text() == "10"
 
 

@@ -127,7 +127,9 @@ def wait_quietly() -> None:
 
 
 def give_way(autogroup: Path = Path("/proc/self/autogroup")) -> None:
-    """Has this process step back where another one wants its core, for good."""
+    """Has this process step back where another one wants its core, for good; and with it those of its session, so that
+    it should have one of its own.
+    """
     os.nice(GIVES_WAY)
     # Linux shares a core between sessions first, and one's nice value counts only within its own.
     with contextlib.suppress(OSError):
