@@ -15,7 +15,7 @@ from plaudit.config.reward_aliases import reward_training
 from plaudit.config.sources import COMMAND_LINE
 from plaudit.errors import ConfigError
 
-log = logging.getLogger("plaudit")
+logger = logging.getLogger("plaudit")
 
 
 def translate(tree: dict[str, Any], source: str) -> dict[str, Any]:
@@ -93,4 +93,4 @@ def _renamed(section: Any, names: dict[str, str], where: str, source: str) -> An
 
 
 def _notice(source: str, old: str, new: str) -> None:
-    log.warning("%s: '%s' is read as '%s'.", source, old, new)
+    logger.warning("%s: '%s' is read as '%s'.", source, old, new)

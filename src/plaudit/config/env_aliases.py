@@ -9,7 +9,7 @@ from typing import Any
 from plaudit.config.trees import NOTHING, get_key, laid, without
 from plaudit.errors import ConfigError
 
-log = logging.getLogger("plaudit")
+logger = logging.getLogger("plaudit")
 
 USES = ("train", "eval")
 
@@ -25,7 +25,7 @@ def simulator_envs(tree: dict[str, Any], source: str) -> dict[str, Any]:
     for where in (f"env.{use}" for use in USES):
         mode = get_key(tree, f"{where}.reward_render_mode")
         if mode is not NOTHING:
-            log.warning("%s: '%s.reward_render_mode' is read as '%s.frames'.", source, where, where)
+            logger.warning("%s: '%s.reward_render_mode' is read as '%s.frames'.", source, where, where)
             tree = without(tree, f"{where}.reward_render_mode")
             tree = laid(tree, f"{where}.frames", FRAMES.get(mode, mode) if isinstance(mode, str) else mode)
         params = get_key(tree, f"{where}.init_params")
@@ -37,13 +37,13 @@ def simulator_envs(tree: dict[str, Any], source: str) -> dict[str, Any]:
 def _made_with(tree: dict[str, Any], params: Mapping[str, Any], where: str, source: str) -> dict[str, Any]:
     """The tree with the keys of `init_params` where they belong: beside the env's others, but for the id."""
     keys = dict(params)
-    log.warning("%s: '%s.init_params' is read as '%s'.", source, where, where)
+    logger.warning("%s: '%s.init_params' is read as '%s'.", source, where, where)
     if keys.pop("render_mode", NOTHING) is not NOTHING:
-        log.warning("%s: '%s.init_params.render_mode' is not used: frames are drawn where wanted.", source, where)
+        logger.warning("%s: '%s.init_params.render_mode' is not used: frames are drawn where wanted.", source, where)
     task = keys.pop("id", None)
     if task is not None:
         ours = PREFIX + str(task).removeprefix(PREFIX)
-        log.warning("%s: '%s.init_params.id' is read as 'env.id', that of training and evaluation.", source, where)
+        logger.warning("%s: '%s.init_params.id' is read as 'env.id', that of training and evaluation.", source, where)
         tree = laid(tree, "env.id", ours)
         if get_key(tree, "env.id") != ours:
             raise ConfigError(

@@ -8,7 +8,7 @@ from typing import Any
 
 from plaudit.config.trees import NOTHING, get_key, laid, respelt, without
 
-log = logging.getLogger("plaudit")
+logger = logging.getLogger("plaudit")
 
 TRAINING = "reward.training"
 
@@ -83,6 +83,6 @@ def reward_fit(tree: dict[str, Any], source: str) -> dict[str, Any]:
     tree = respelt(tree, {**SEED_000, **SEED_002, **SEED_003}, CONVERTED, source)
     for key in UNUSED:
         if get_key(tree, key) is not NOTHING:
-            log.warning("%s: '%s' is not used.", source, key)
+            logger.warning("%s: '%s' is not used.", source, key)
             tree = without(tree, key)
     return tree

@@ -9,7 +9,7 @@ from typing import Any
 from plaudit.config.sources import COMMAND_LINE
 from plaudit.config.trees import NOTHING, get_key, laid, respelt, without
 
-log = logging.getLogger("plaudit")
+logger = logging.getLogger("plaudit")
 
 SEED_000 = {
     "runner.resume_dir": "runtime.resume",
@@ -48,6 +48,6 @@ def reward_training(tree: dict[str, Any], source: str) -> dict[str, Any]:
     tree = respelt(tree, {**SEED_000, **SEEDS_001_AND_003, **SEED_002}, CONVERTED, source)
     for key, why in UNUSED.items():
         if get_key(tree, key) is not NOTHING:
-            log.warning("%s: '%s' is not used: %s.", source, key, why)
+            logger.warning("%s: '%s' is not used: %s.", source, key, why)
             tree = without(tree, key)
     return tree

@@ -9,7 +9,7 @@ from typing import Any
 
 from plaudit.errors import ConfigError
 
-log = logging.getLogger("plaudit")
+logger = logging.getLogger("plaudit")
 
 NOTHING: Any = object()
 """Stands for no value, as null is one."""
@@ -59,7 +59,7 @@ def respelt(
     for old, new in names.items():
         value = get_key(tree, old)
         if value is not NOTHING:
-            log.warning("%s: '%s' is read as '%s'.", source, old, new)
+            logger.warning("%s: '%s' is read as '%s'.", source, old, new)
             tree = without(tree, old)
             value = converted.get(old, lambda same: same)(value)
             if _differ(there := get_key(tree, new), value):
