@@ -7,8 +7,17 @@ import math
 import torch
 from torch import nn
 
+aten = torch.ops.aten
+
 BETAS = (0.9, 0.999)
 """Adam's."""
+
+TINY = 1e-30
+"""Moments that are smaller are set to 0. No parameter is moved by them, but those of a unit that is no longer active
+only shrink, until they have fewer digits than other numbers, and a CPU takes many times as long over such numbers."""
+
+EVERY = 128
+"""After so many steps, before one of `TINY` can have come to that."""
 
 
 class FlatParameters:
@@ -57,7 +66,7 @@ class FlatAdam:
     @torch.no_grad()
     def step(self) -> None:
         """One step along `parameters.gradient`."""
-        self.steps += 1.0
+        self._begin()
         torch._fused_adam_(
             [self.parameters.data],
             [self.parameters.gradient],
@@ -80,9 +89,16 @@ class FlatAdam:
         Returns:
             The rate r and the root's weight w of it: parameters go down by r · first / (w · √second + eps).
         """
-        self.steps += 1.0
+        self._begin()
         done = float(self.steps)
         return self.lr / (1.0 - BETAS[0] ** done), 1.0 / math.sqrt(1.0 - BETAS[1] ** done)
+
+    def _begin(self) -> None:
+        """Before a step."""
+        if self.first.device.type == "cpu" and int(self.steps) % EVERY == 0:
+            for moment in (self.first, self.second):
+                aten.hardshrink.out(moment, TINY, out=moment)
+        self.steps += 1.0
 
     def forget(self) -> None:
         """Begins anew, as if no step had been taken."""
