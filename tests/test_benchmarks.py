@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import sys
@@ -257,8 +258,9 @@ class Clock:
 
 
 def test_an_action_that_is_not_there_at_its_tick_is_a_deadline_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock()
+    clock, worked = Clock(), itertools.count()
     monkeypatch.setattr(asynchronous, "time", clock)
+    monkeypatch.setattr(asynchronous, "busy", lambda: 0.02 * next(worked) ** 2)  # By more each time.
     arm = asynchronous.Clocked(build_env("probe/Timeout", {"num_envs": 1}))
     assert arm.real_time
     arm.reset(0)
@@ -268,12 +270,13 @@ def test_an_action_that_is_not_there_at_its_tick_is_a_deadline_missed(monkeypatc
         clock.now += thinks
         arm.step(torch.zeros(1, 1))
         assert arm.missed == missed and clock.now == pytest.approx(at)
-    assert arm.longest == pytest.approx(0.35)
+    assert arm.longest == pytest.approx(0.35) and arm.busiest == pytest.approx(0.3)
     assert [(late.seconds, late.acting) for late in arm.late] == [
         (pytest.approx(0.12), pytest.approx(0.12)),
         (pytest.approx(0.35), pytest.approx(0.35)),
     ]
-    assert str(arm.late[0]).startswith("120 ms after the tick before, 120 ms of them acting, the host took")
+    told = "120 ms after the tick before, 120 ms of them acting; at work or in line for a core 220 ms, the host took"
+    assert str(arm.late[0]).startswith(told)
 
 
 def test_what_a_process_that_only_sleeps_misses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,6 +308,13 @@ def test_what_the_host_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     (tmp_path / "stat").write_text("cpu  2942350 303584 113172 2223767 9318 0 2349 20659 0 0\ncpu0 1 2 3\n")
     assert ticking.stolen(tmp_path / "stat") == 206.59
     assert ticking.stolen(tmp_path / "none") == 0.0
+
+
+def test_what_a_thread_was_busy_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ticking.time, "thread_time", lambda: 1.5)
+    (tmp_path / "schedstat").write_text("1499000000 250000000 12\n")
+    assert ticking.busy(tmp_path / "schedstat") == 1.75
+    assert ticking.busy(tmp_path / "none") == 1.5
 
 
 def test_what_the_parts_of_the_demonstrated_benchmark_differ_in(monkeypatch: pytest.MonkeyPatch) -> None:
