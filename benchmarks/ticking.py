@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -72,13 +73,20 @@ def stolen(stat: Path = Path("/proc/stat")) -> float:
 
 
 def busy(stat: Path = Path("/proc/thread-self/schedstat")) -> float:
-    """Seconds for which this thread was at work so far, or could have been while another had its core: what the host
-    took is no part of the former. Where nobody tells of the latter, the former alone.
+    """Seconds for which this thread was at work so far, or stood in line while another had its core, if anybody tells.
+
+    What the host of a virtual machine took while it was at work is left out, where Linux is told of it, and what it
+    took while it stood in line is not.
     """
     waited = 0.0
     with contextlib.suppress(OSError, IndexError, ValueError):
         waited = int(stat.read_text().split()[1]) / 1e9
     return time.thread_time() + waited
+
+
+def blocked() -> int:
+    """How often this thread has waited for something so far: until a time, for another thread, for a disk."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
 
 
 def main() -> None:

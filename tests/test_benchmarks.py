@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import sys
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -248,19 +248,22 @@ class Clock:
     """One that only goes on when somebody sleeps, or thinks."""
 
     def __init__(self) -> None:
-        self.now = 0.0
+        self.now = self.worked = 0.0
+        self.waits = 0
 
     def perf_counter(self) -> float:
         return self.now
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
+        self.waits += 1
 
 
 def test_an_action_that_is_not_there_at_its_tick_is_a_deadline_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, worked = Clock(), itertools.count()
+    clock = Clock()
     monkeypatch.setattr(asynchronous, "time", clock)
-    monkeypatch.setattr(asynchronous, "busy", lambda: 0.02 * next(worked) ** 2)  # By more each time.
+    monkeypatch.setattr(asynchronous, "busy", lambda: clock.worked)
+    monkeypatch.setattr(asynchronous, "blocked", lambda: clock.waits)
     arm = asynchronous.Clocked(build_env("probe/Timeout", {"num_envs": 1}))
     assert arm.real_time
     arm.reset(0)
@@ -268,14 +271,16 @@ def test_an_action_that_is_not_there_at_its_tick_is_a_deadline_missed(monkeypatc
     # at 0.75 s those of 0.5, 0.6 and 0.7.
     for thinks, missed, at in ((0.0, 0, 0.0), (0.05, 0, 0.1), (0.09, 0, 0.2), (0.12, 1, 0.4), (0.35, 4, 0.8)):
         clock.now += thinks
+        clock.worked += thinks / 2  # And for as long it stands still.
+        clock.waits += thinks > 0.3
         arm.step(torch.zeros(1, 1))
         assert arm.missed == missed and clock.now == pytest.approx(at)
-    assert arm.longest == pytest.approx(0.35) and arm.busiest == pytest.approx(0.3)
-    assert [(late.seconds, late.acting) for late in arm.late] == [
-        (pytest.approx(0.12), pytest.approx(0.12)),
-        (pytest.approx(0.35), pytest.approx(0.35)),
+    assert arm.longest == pytest.approx(0.35) and arm.busiest == pytest.approx(0.175) and arm.waits == 1
+    assert [(late.seconds, late.acting, late.ours, late.waits) for late in arm.late] == [
+        (pytest.approx(0.12), pytest.approx(0.12), pytest.approx(0.06), 0),
+        (pytest.approx(0.35), pytest.approx(0.35), pytest.approx(0.175), 1),
     ]
-    told = "120 ms after the tick before, 120 ms of them acting; at work or in line for a core 220 ms, the host took"
+    told = "120 ms after the tick before, 120 ms of them acting; at work or in line for a core 60 ms, 0 waits, the host"
     assert str(arm.late[0]).startswith(told)
 
 
@@ -315,6 +320,12 @@ def test_what_a_thread_was_busy_with(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "schedstat").write_text("1499000000 250000000 12\n")
     assert ticking.busy(tmp_path / "schedstat") == 1.75
     assert ticking.busy(tmp_path / "none") == 1.5
+
+
+def test_a_wait_is_counted() -> None:
+    before = ticking.blocked()
+    time.sleep(0.01)
+    assert ticking.blocked() >= before + 1
 
 
 def test_what_the_parts_of_the_demonstrated_benchmark_differ_in(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,11 +13,12 @@ BETAS = (0.9, 0.999)
 """Adam's."""
 
 TINY = 1e-30
-"""Moments that are smaller are set to 0. No parameter is moved by them, but those of a unit that is no longer active
-only shrink, until they have fewer digits than other numbers, and a CPU takes many times as long over such numbers."""
+"""Moments that are smaller are set to 0: a parameter would move by less than 1e-22 of the step size. Those of a unit
+that is no longer active only shrink, until they have fewer digits than other numbers, and over these a CPU takes many
+times as long."""
 
-EVERY = 128
-"""After so many steps, before one of `TINY` can have come to that."""
+CLEARS_EVERY = 64
+"""Steps. What was not `TINY` has all its digits until then: 0.9^64 · 1e-30 is 1e-33, and times a step size 1e-37."""
 
 
 class FlatParameters:
@@ -62,6 +63,7 @@ class FlatAdam:
         self.first = torch.zeros_like(parameters.data)
         self.second = torch.zeros_like(parameters.data)
         self.steps = torch.zeros((), device=parameters.data.device)
+        self._taken = 0  # As many, but float32 counts no further than 2^24.
 
     @torch.no_grad()
     def step(self) -> None:
@@ -94,16 +96,18 @@ class FlatAdam:
         return self.lr / (1.0 - BETAS[0] ** done), 1.0 / math.sqrt(1.0 - BETAS[1] ** done)
 
     def _begin(self) -> None:
-        """Before a step."""
-        if self.first.device.type == "cpu" and int(self.steps) % EVERY == 0:
+        """Counts a step; before some, clears moments that are as good as none."""
+        if self.first.device.type == "cpu" and self._taken % CLEARS_EVERY == 0:
             for moment in (self.first, self.second):
                 aten.hardshrink.out(moment, TINY, out=moment)
+        self._taken += 1
         self.steps += 1.0
 
     def forget(self) -> None:
         """Begins anew, as if no step had been taken."""
         for part in (self.first, self.second, self.steps):
             part.zero_()
+        self._taken = 0
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """The moments and the number of steps."""
@@ -114,3 +118,4 @@ class FlatAdam:
         self.first.copy_(state["first"])
         self.second.copy_(state["second"])
         self.steps.copy_(state["steps"])
+        self._taken = int(self.steps)
