@@ -6,7 +6,8 @@ temperature at every step. With ten as RLPD has them, two are drawn for the targ
 climbs the mean; it learns at every second step, as in our recipes, or at every twentieth, as in the paper.
 The loop (`sac_loop.py`) computes one critic after the other, with autograd. Ours also take turns with themselves
 without the kernel, where a layer of all critics is one batched product. And beside all stand the products between
-hidden layers of the same update alone, with nothing between them.
+hidden layers of the same update alone, with nothing between them. Last, what it is worth that Adam's moments of
+inactive units are cleared, after so many steps that there are such.
 Freed memory is kept, as in a run, which is for the good of all sides.
 """
 
@@ -27,7 +28,7 @@ from measure import Row, main, paired_ratio, say, take_turns
 from plaudit.compute import cores, keep_freed_memory
 from plaudit.config.schema import RuntimeConfig
 from plaudit.envs.registry import build_env
-from plaudit.rl import Trainer, build_algo, build_policy, members
+from plaudit.rl import Trainer, build_algo, build_policy, flatten, members
 from plaudit.rl.algorithms.sac import SAC
 from plaudit.rl.replay import Replay
 from sac_loop import Loop, Shape
@@ -73,6 +74,17 @@ def plaudit_steps(shape: Shape, *, kernel: bool = True) -> Callable[[int], objec
     with nullcontext() if kernel else patch.object(members, "MISSING", "left out"):
         algorithm = filled(shape)
     return lambda count: algorithm.learner.learn(algorithm.batch(count), count)
+
+
+def left_alone(shape: Shape) -> Callable[[int], object]:
+    """Our gradient steps with Adam's moments left to shrink."""
+    steps = plaudit_steps(shape)
+
+    def run(count: int) -> None:
+        with patch.object(flatten, "CLEARS_EVERY", LATER):
+            steps(count)
+
+    return run
 
 
 def loop_steps(shape: Shape) -> Callable[[int], object]:
@@ -137,14 +149,16 @@ def speed(steps: Callable[[int], object], threads: int, count: int) -> Callable[
     return run
 
 
-def compared(name: str, shape: Shape, wanted: Mapping[str, float | None], quick: bool) -> list[Row]:
-    """All sides in `wanted`, by the ratio that is, each with the number of threads that is best for it."""
+def compared(name: str, shape: Shape, wanted: Mapping[str, float | None], quick: bool, *, done: int = 2) -> list[Row]:
+    """All sides in `wanted`, by the ratio that is, each with the number of threads that is best for it, when some steps
+    are done.
+    """
     say(f"gradient steps/s, {name}, {shape.width} x {shape.width} units, batches of {BATCH}")
     count = 20 if quick else 60
     runs = {}
     for side in ("plaudit", *wanted):
         steps = SIDES[side](shape)
-        steps(2)  # Once for nothing.
+        steps(done)
         runs |= {f"{side}, {n}t": speed(steps, n, count) for n in sorted({1, cores()})}
     seen = take_turns(runs, 3 if quick else 7)
     best = {
@@ -167,6 +181,7 @@ SIDES: dict[str, Callable[[Shape], Callable[[int], object]]] = {
     "loop over critics": loop_steps,
     "our own, without the kernel": partial(plaudit_steps, kernel=False),
     "products alone": products,
+    "our own, moments left alone": left_alone,
 }
 
 
@@ -188,12 +203,14 @@ def benchmark(quick: bool) -> list[Row]:
     keep_freed_memory()
     beside: dict[str, float | None] = {"our own, without the kernel": None, "products alone": None}
     loop: dict[str, float | None] = {"loop over critics": 3.0}
+    two = Shape(2, 256, believed=2)
     return [
-        *compared("2 critics", Shape(2, 256, believed=2), {"SB3": 2.0} | beside, quick),
+        *compared("2 critics", two, {"SB3": 2.0} | beside, quick),
         *compared("10 critics as in RLPD", RLPD, loop | beside, quick),
         *compared("10 critics as in its paper", PAPER, loop | beside, quick),
         *compared("the same, actor at every second", replace(PAPER, interval=2), loop | beside, quick),
         *compared("10 critics, the least believed", Shape(10, 256, believed=10), {"SB3": None} | loop | beside, quick),
+        *compared("2 critics, 1,500 steps later", two, {"our own, moments left alone": None}, quick, done=1500),
         memory(),
     ]
 
