@@ -118,7 +118,7 @@ class Clocked(EnvWrapper):
         return self.env.reset(seed)
 
     def step(self, action: torch.Tensor) -> Step:
-        now, ours, waits = time.perf_counter(), busy() - self._busy, blocked() - self._blocked
+        now, ours, waits = time.perf_counter(), busy() - self._busy, max(0, blocked() - self._blocked)
         if self._tick is None:
             self._tick = now
         else:

@@ -85,8 +85,11 @@ def busy(stat: Path = Path("/proc/thread-self/schedstat")) -> float:
 
 
 def blocked() -> int:
-    """How often this thread has waited for something so far: until a time, for another thread, for a disk."""
-    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+    """How often this thread has waited for something so far: until a time, for another thread, for a disk; 0 where
+    nobody tells.
+    """
+    who = getattr(resource, "RUSAGE_THREAD", None)  # Linux's.
+    return 0 if who is None else resource.getrusage(who).ru_nvcsw
 
 
 def main() -> None:
