@@ -3,7 +3,8 @@
 Both learn PickCube as RLPD's recipe does, from 20 demonstrations and the simulator's verdict. The arm stands behind a
 clock of 10 Hz that waits for nobody: an action that is not there at its tick is a deadline missed. What the machine, or
 its host, misses by itself is told by a process that only sleeps until each tick meanwhile; and what of a tick is ours,
-by how long the acting thread was at work or stood in line for a core.
+by how long the acting thread was at work or stood in line for a core. Where it waited for nothing else, and that was
+less than a tick, an action can only be late because the host of a virtual machine had stopped it.
 
 The learner may take more gradient steps than it can, so that it never has to wait. One arm is slow, these are many for
 each env step, and so Adam's step is that of RLPD's paper, and the actor takes part about once for each env step, as
@@ -81,6 +82,11 @@ class Late(NamedTuple):
     ours: float
     waits: int
     taken: float
+
+    @property
+    def by_host(self) -> bool:
+        """Whether it would have been there in time, had the host not taken cores for at least as long as it is late."""
+        return self.waits == 0 and self.ours < 1 / HZ and self.taken >= self.seconds - 1 / HZ
 
     def __str__(self) -> str:
         late, acting, ours, taken = (round(1000 * part) for part in (self.seconds, self.acting, self.ours, self.taken))
@@ -269,10 +275,12 @@ def real_time(data: Mapping[int, Path], seconds: float) -> list[Row]:
         f"{a.success:.1%} and {b.success:.1%} after {a.updates:,} and {b.updates:,} gradient steps" for a, b in pairs
     )
     overslept = max(one.bare.longest for one in found)
+    late = sorted((late for one in found for late in one.late), reverse=True)
+    ours = [one for one in late if not one.by_host]
     notes = [
         f"all seeds; the slowest action came {1000 * longest:.0f} ms after its observation",
         f"who only sleeps overslept by {1000 * overslept:.0f} ms",
-        *(f"late: {late}" for late in sorted((late for one in found for late in one.late), reverse=True)[:3]),
+        *(f"late: {one}" for one in late[:3]),
     ]
     return [
         Row(
@@ -284,6 +292,22 @@ def real_time(data: Mapping[int, Path], seconds: float) -> list[Row]:
             target=0.0,
             lower_is_better=True,
             note="; ".join(notes),
+        ),
+        Row(
+            "10 Hz, late actions, not the host's",
+            len(ours),
+            "",
+            "all that were late",
+            len(late),
+            target=0.0,
+            lower_is_better=True,
+            note="; ".join(
+                [
+                    "the host's are those that were at work or in line for less than a tick, waited for nothing else, "
+                    "and for which it took cores for as long as they were late",
+                    *(f"late: {one}" for one in ours[:3]),
+                ]
+            ),
         ),
         Row(
             "10 Hz, at work or in line for a core",

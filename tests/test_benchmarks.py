@@ -284,6 +284,19 @@ def test_an_action_that_is_not_there_at_its_tick_is_a_deadline_missed(monkeypatc
     assert str(arm.late[0]).startswith(told)
 
 
+@pytest.mark.parametrize(
+    ("ours", "waits", "taken", "by_host"),
+    [
+        (0.06, 0, 0.02, True),
+        (0.06, 0, 0.01, False),  # The host took less than the 20 ms by which it is late.
+        (0.06, 1, 0.02, False),  # For what it waited, nobody knows.
+        (0.10, 0, 0.02, False),  # It would have been late all the same.
+    ],
+)
+def test_which_late_actions_are_the_hosts(ours: float, waits: int, taken: float, by_host: bool) -> None:
+    assert asynchronous.Late(0.12, 0.1, ours, waits, taken).by_host == by_host
+
+
 def test_what_a_process_that_only_sleeps_misses(monkeypatch: pytest.MonkeyPatch) -> None:
     oversleeps = iter((0.0, 0.09, 0.0, 0.25, 0.0))
     ended = threading.Event()
