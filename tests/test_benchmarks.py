@@ -256,7 +256,7 @@ class Clock:
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
-        self.waits += 1
+        self.waits += seconds > 0
 
 
 def test_an_action_that_is_not_there_at_its_tick_is_a_deadline_missed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,17 +284,38 @@ def test_an_action_that_is_not_there_at_its_tick_is_a_deadline_missed(monkeypatc
     assert str(arm.late[0]).startswith(told)
 
 
+LATE = asynchronous.Late(0.12, 0.1, 0.06, 0, 0.07)
+"""By 20 ms; 60 ms were its own, and the host took more than the other 60."""
+
+
 @pytest.mark.parametrize(
-    ("ours", "waits", "taken", "by_host"),
+    ("late", "by_host"),
     [
-        (0.06, 0, 0.02, True),
-        (0.06, 0, 0.01, False),  # The host took less than the 20 ms by which it is late.
-        (0.06, 1, 0.02, False),  # For what it waited, nobody knows.
-        (0.10, 0, 0.02, False),  # It would have been late all the same.
+        (LATE, True),
+        (LATE._replace(taken=0.05), False),  # 10 ms are nobody's.
+        (LATE._replace(waits=1), False),  # For what it waited, nobody knows.
+        (LATE._replace(ours=0.11), False),  # It would have been late all the same.
+        (LATE._replace(seconds=0.35, taken=0.3), True),
+        (LATE._replace(seconds=0.35, taken=0.2), False),
     ],
 )
-def test_which_late_actions_are_the_hosts(ours: float, waits: int, taken: float, by_host: bool) -> None:
-    assert asynchronous.Late(0.12, 0.1, ours, waits, taken).by_host == by_host
+def test_which_late_actions_are_the_hosts(late: asynchronous.Late, by_host: bool) -> None:
+    assert late.by_host == by_host
+
+
+def test_deadlines_are_told_with_whose_they_were() -> None:
+    nothing = asynchronous.Outcome(asynchronous.Meter(), 0.0, 0)
+    lates = [[LATE], [LATE._replace(waits=1), LATE._replace(seconds=0.35)]]
+    found = [
+        asynchronous.Live(missed, late, 0.1, 0.06, 2, ticking.Ticking(10.0), 0.0, nothing, nothing)
+        for missed, late in zip((1, 4), lates, strict=True)
+    ]
+    missed, unexplained, work = asynchronous.deadlines(found)
+    assert (missed.value, missed.met) == (5, False)
+    assert (unexplained.value, unexplained.peer, unexplained.met) == (2, 3, False)
+    assert unexplained.note.count("late: ") == 2
+    assert work.value == pytest.approx(60.0) and "waited 4 times" in work.note
+    assert [row.met for row in asynchronous.deadlines([found[0]._replace(missed=0, late=[])])] == [True, True, None]
 
 
 def test_what_a_process_that_only_sleeps_misses(monkeypatch: pytest.MonkeyPatch) -> None:
