@@ -72,8 +72,8 @@ class Late(NamedTuple):
         acting: Those of them since the observation: before it, the clock itself was late, or the simulator.
         ours: For how long our thread was at work, or stood in line for a core, since the action before was there.
         waits: How often it waited meanwhile for something other than the tick, as for another thread.
-        taken: For how long that one gave its cores to others meanwhile, all cores together: up to a tenth of a second
-            of it while the action before waited for its tick.
+        taken: For how long the host of a virtual machine gave its cores to others meanwhile, all cores together: up to
+            a tenth of a second of it while the action before waited for its tick.
     """
 
     seconds: float
