@@ -6,6 +6,7 @@ import json
 import math
 import queue
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from plaudit.config.schema import RuntimeConfig
 from plaudit.errors import MissingDependencyError, OutputError
 from plaudit.files import whole_file
 from plaudit.rl.run import RunFolder
+
+LATER = 0.02
+"""Seconds before others are told `Aside`: whoever has something to tell is about to act."""
 
 
 class Listener:
@@ -48,6 +52,7 @@ class Listener:
 class Aside(Listener):
     """Has others told in a thread of their own: a control loop must not wait for a disk, a network or a terminal.
 
+    They are told a moment later, when the loop has acted and sleeps until its next tick: to write takes Python's lock.
     What goes wrong there is raised when the next thing is told, or at the end. Nothing of them is kept in checkpoints.
 
     Args:
@@ -56,7 +61,7 @@ class Aside(Listener):
 
     def __init__(self, listeners: Sequence[Listener]) -> None:
         self.listeners = listeners
-        self._news: queue.SimpleQueue[Callable[[Listener], None] | None] = queue.SimpleQueue()
+        self._news: queue.SimpleQueue[tuple[float, Callable[[Listener], None]] | None] = queue.SimpleQueue()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._pass_on, daemon=True)
         self._thread.start()
@@ -87,7 +92,7 @@ class Aside(Listener):
 
     def _tell(self, news: Callable[[Listener], None]) -> None:
         self._raise()
-        self._news.put(news)
+        self._news.put((time.monotonic() + LATER, news))
 
     def _raise(self) -> None:
         if self._error is not None:
@@ -95,7 +100,9 @@ class Aside(Listener):
             raise error
 
     def _pass_on(self) -> None:
-        while (news := self._news.get()) is not None:
+        while (found := self._news.get()) is not None:
+            due, news = found
+            time.sleep(max(0.0, due - time.monotonic()))
             try:
                 for listener in self.listeners:
                     news(listener)
