@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from plaudit.config.schema import RuntimeConfig
 from plaudit.errors import MissingDependencyError, OutputError
 from plaudit.rl import RunFolder
-from plaudit.rl.logging import Aside, JsonlLogger, Listener, TensorBoardLogger, WandbLogger, default_listeners
+from plaudit.rl.logging import LATER, Aside, JsonlLogger, Listener, TensorBoardLogger, WandbLogger, default_listeners
 
 
 def test_jsonl_lines_and_numbers_that_json_has_not(tmp_path: Path) -> None:
@@ -89,6 +90,23 @@ def test_who_is_told_aside_is_told_all_in_order_by_another_thread() -> None:
     aside.on_eval(3, {})
     aside.close()
     assert heard == [("resume", 1), (2, {"loss": 0.2}, False), (3, {"loss": 0.3}, False), ("eval", 3), "closed"]
+
+
+def test_others_are_told_a_moment_later_and_do_not_fall_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, slept, all_told = [0.0], [], threading.Event()
+
+    def sleep(seconds: float) -> None:
+        all_told.wait()
+        slept.append(seconds)
+        now[0] += seconds
+
+    monkeypatch.setattr("plaudit.rl.logging.time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    aside = Aside([Listener()])
+    for step in (1, 2, 3):
+        aside.on_metrics(step, {})
+    all_told.set()
+    aside.close()
+    assert slept == [LATER, 0.0, 0.0]
 
 
 def test_what_goes_wrong_aside_is_raised(tmp_path: Path) -> None:
