@@ -149,11 +149,10 @@ def test_memory_that_is_free_is_the_least_that_anybody_says(monkeypatch: pytest.
     assert compute.available_memory() is None
 
 
-def test_an_undisturbed_loop_is_spared_the_search_for_old_garbage_and_long_turns_of_others() -> None:
-    before, turns = gc.get_freeze_count(), sys.getswitchinterval()
+def test_an_undisturbed_loop_is_spared_the_search_for_old_garbage() -> None:
+    before = gc.get_freeze_count()
     with compute.undisturbed(False):
-        assert (gc.get_freeze_count(), sys.getswitchinterval()) == (before, turns)
+        assert gc.get_freeze_count() == before
     with compute.undisturbed():
         assert gc.get_freeze_count() > before
-        assert sys.getswitchinterval() == pytest.approx(compute.TURNS)
-    assert (gc.get_freeze_count(), sys.getswitchinterval()) == (0, turns)
+    assert gc.get_freeze_count() == 0

@@ -15,15 +15,11 @@ import ctypes
 import gc
 import math
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 GIVES_WAY = 10
 """The nice value of whoever steps back: a tenth of a core, where another one wants all of it."""
-
-TURNS = 0.0005
-"""Seconds for which a thread keeps Python's lock, at most, while an undisturbed loop waits for it; as a rule 0.005."""
 
 _of_kernels = 0  # What was claimed.
 
@@ -155,21 +151,17 @@ def keep_freed_memory() -> None:
 
 @contextlib.contextmanager
 def undisturbed(wanted: bool = True) -> Iterator[None]:
-    """Spares a control loop, where `wanted`, the search for garbage in all that was there before it, which with torch
-    loaded takes a tenth of a second again and again; and has other threads let it pass soon.
+    """Spares a control loop, where `wanted`, the search for garbage in all that was there before it: with torch loaded
+    that takes a tenth of a second, again and again.
     """
-    if not wanted:
-        yield
-        return
-    gc.collect()
-    gc.freeze()
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(TURNS)
+    if wanted:
+        gc.collect()
+        gc.freeze()
     try:
         yield
     finally:
-        sys.setswitchinterval(before)
-        gc.unfreeze()
+        if wanted:
+            gc.unfreeze()
 
 
 def available_memory() -> int | None:

@@ -14,7 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from plaudit.config.schema import RuntimeConfig
 from plaudit.errors import MissingDependencyError, OutputError
 from plaudit.rl import RunFolder
-from plaudit.rl.logging import LATER, Aside, JsonlLogger, Listener, TensorBoardLogger, WandbLogger, default_listeners
+from plaudit.rl.logging import DELAY, Aside, JsonlLogger, Listener, TensorBoardLogger, WandbLogger, default_listeners
 
 
 def test_jsonl_lines_and_numbers_that_json_has_not(tmp_path: Path) -> None:
@@ -93,20 +93,25 @@ def test_who_is_told_aside_is_told_all_in_order_by_another_thread() -> None:
 
 
 def test_others_are_told_a_moment_later_and_do_not_fall_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, slept, all_told = [0.0], [], threading.Event()
+    now, all_told = [0.0], threading.Event()
+    happened: list[tuple[str, float]] = []
 
     def sleep(seconds: float) -> None:
-        all_told.wait()
-        slept.append(seconds)
+        all_told.wait(10)
+        happened.append(("slept", seconds))
         now[0] += seconds
 
+    class Ear(Listener):
+        def on_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+            happened.append(("told", step))
+
     monkeypatch.setattr("plaudit.rl.logging.time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
-    aside = Aside([Listener()])
-    for step in (1, 2, 3):
+    aside = Aside([Ear()])
+    for step in (1, 2):
         aside.on_metrics(step, {})
     all_told.set()
     aside.close()
-    assert slept == [LATER, 0.0, 0.0]
+    assert happened == [("slept", DELAY), ("told", 1), ("slept", 0.0), ("told", 2)]
 
 
 def test_what_goes_wrong_aside_is_raised(tmp_path: Path) -> None:

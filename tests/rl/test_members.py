@@ -78,6 +78,7 @@ SHAPES = [
     (2, (9, 5, 12), 40),
     (10, (40, 24), 8),
     (2, (512, 512), 300),  # More rows than go through a network together.
+    (2, (100,), 658),  # 655 go through together, and then three.
 ]
 
 
@@ -172,6 +173,28 @@ def test_what_is_not_a_number_is_not_hidden(way: type[Any], norm: bool) -> None:
         assert made.critics.values(x).isnan().nonzero()[:, 1].unique().tolist() == [2]
         told = made.critics.improve(x, torch.zeros(4))
     assert told.square.isnan().all() and made.flat.data.isnan().any() and made.flat_target.data.isnan().any()
+
+
+@needs_kernel
+@pytest.mark.parametrize(("hidden", "rows"), [((16, 16), 5), ((16, 8), 7), ((100,), 655), ((100,), 658)])
+def test_what_is_left_in_the_room_does_not_matter_and_nothing_is_written_behind_it(
+    threads: Any, hidden: tuple[int, ...], rows: int
+) -> None:
+    threads(1)
+    x, aim, results = torch.randn(rows, 5), torch.randn(rows), []
+    for left in (0.0, torch.nan):
+        made = Made(MemberByMember, 2, hidden, norm=True)
+        size = module._kernels.room(made.critics._widths, rows)  # type: ignore[attr-defined]
+        larger, behind = torch.full([size + 64], left), torch.full([64], 7.0)
+        larger[size:] = behind
+        made.critics._rooms[rows] = larger[:size]  # type: ignore[attr-defined]
+        with torch.no_grad():
+            found = made.critics.improve(x, aim, slice(0, 5))
+        assert found.d_inputs is not None
+        assert torch.equal(larger[size:], behind)
+        results.append([found.square, found.value, found.d_inputs, made.flat.data, made.flat_target.data])
+    for one, other in zip(*results, strict=True):
+        assert torch.equal(one, other)
 
 
 def test_the_kernel_is_there_where_a_compiler_is() -> None:

@@ -92,10 +92,13 @@ static Int rows_together(const Int *widths, Int hidden)
     return fit > 32 ? fit : 32;
 }
 
-// What begins at a cache line is quick, and products of it are the same to the last digit wherever the room lies.
+enum { LINE = 16 };  // Numbers in a cache line.
+
+// What begins at a cache line is quick, and products of it are the same to the last digit wherever the room lies. Rows,
+// too, have room up to a whole line of them.
 static Int whole_lines(Int numbers)
 {
-    return (numbers + 15) / 16 * 16;
+    return (numbers + LINE - 1) / LINE * LINE;
 }
 
 // Numbers in the room of a thread: what is kept of every layer and the values' gradient, both of rows that are
@@ -159,10 +162,11 @@ static void multiply(const Task *task, int left_turned, int right_turned, Int ro
                 left, &left_step, &before, out, &columns);
 }
 
-// LayerNorm takes four rows together: each has to be added up before it can go on, and meanwhile others are.
-enum { FOUR = 4 };
+// LayerNorm takes so many rows together: each has to be added up before it can go on, and meanwhile others are.
+enum { ABREAST = 4 };
+_Static_assert(LINE % ABREAST == 0, "there is no room for the rows that are filled up");
 
-static float inverse_root(float squares, float share, float epsilon)
+static inline float inverse_root(float squares, float share, float epsilon)
 {
     return 1.0f / sqrtf(squares * share + epsilon);
 }
@@ -179,9 +183,10 @@ static void norm_relu(Layer layer, Kept kept, Int rows, Int width, float epsilon
 {
     const float *const bias = layer.bias, *const scale = layer.scale, *const shift = layer.shift;
     const float share = 1.0f / (float)width;
-    const Int missing = (FOUR - rows % FOUR) % FOUR;  // There is room for them, up to whole lines.
+    // What is left in the rows behind, for which there is room, may be slow. Nobody reads what comes of them.
+    const Int missing = (ABREAST - rows % ABREAST) % ABREAST;
     memset(kept.product + rows * width, 0, (size_t)(missing * width) * sizeof(float));
-    for (Int row = 0; row < rows; row += FOUR) {
+    for (Int row = 0; row < rows; row += ABREAST) {
         const float *const a = kept.product + row * width, *const b = a + width, *const c = b + width,
                     *const d = c + width;
         float *const to_a = kept.out + row * width, *const to_b = to_a + width, *const to_c = to_b + width,
@@ -275,6 +280,7 @@ FOR_EACH_PROCESSOR
 static void through_norm(Layer layer, Kept kept, float *gradient, Int rows, Int width, Layer found)
 {
     const float *product = kept.product;
+    const float share = 1.0f / (float)width;
     float *const d_bias = found.bias, *const d_scale = found.scale, *const d_shift = found.shift;
     for (Int row = 0; row < rows; row++, gradient += width, product += width) {
         const float centre = kept.mean[row], inverse = kept.rstd[row];
@@ -285,8 +291,8 @@ static void through_norm(Layer layer, Kept kept, float *gradient, Int rows, Int 
             sum += scaled;
             along += scaled * (product[i] + layer.bias[i] - centre);
         }
-        sum /= (float)width;
-        along *= inverse / (float)width;
+        sum *= share;
+        along *= inverse * share;
 #pragma omp simd
         for (Int i = 0; i < width; i++) {
             const float hat = (product[i] + layer.bias[i] - centre) * inverse, known = gradient[i];

@@ -16,8 +16,8 @@ from plaudit.errors import MissingDependencyError, OutputError
 from plaudit.files import whole_file
 from plaudit.rl.run import RunFolder
 
-LATER = 0.02
-"""Seconds before others are told `Aside`: whoever has something to tell is about to act."""
+DELAY = 0.006
+"""Seconds that `Aside` waits before it tells others: whoever told it is about to act, which takes some milliseconds."""
 
 
 class Listener:
@@ -52,8 +52,9 @@ class Listener:
 class Aside(Listener):
     """Has others told in a thread of their own: a control loop must not wait for a disk, a network or a terminal.
 
-    They are told a moment later, when the loop has acted and sleeps until its next tick: to write takes Python's lock.
-    What goes wrong there is raised when the next thing is told, or at the end. Nothing of them is kept in checkpoints.
+    They are told a moment later, by when a loop of some 10 Hz has acted, as a rule, and sleeps until its next tick: who
+    writes has Python's lock at times. What goes wrong there is raised when the next thing is told, or at the end.
+    Nothing of them is kept in checkpoints.
 
     Args:
         listeners: The others.
@@ -92,7 +93,7 @@ class Aside(Listener):
 
     def _tell(self, news: Callable[[Listener], None]) -> None:
         self._raise()
-        self._news.put((time.monotonic() + LATER, news))
+        self._news.put((time.monotonic() + DELAY, news))
 
     def _raise(self) -> None:
         if self._error is not None:
