@@ -183,16 +183,17 @@ def test_what_is_left_in_the_room_does_not_matter_and_nothing_is_written_behind_
     threads(1)
     x, aim, results = torch.randn(rows, 5), torch.randn(rows), []
     for left in (0.0, torch.nan):
-        made = Made(MemberByMember, 2, hidden, norm=True)
+        made = Made(MemberByMember, 1, hidden, norm=True)  # The least of all in all rows, so that it gathers them all.
         size = module._kernels.room(made.critics._widths, rows)  # type: ignore[attr-defined]
         larger, behind = torch.full([size + 64], left), torch.full([64], 7.0)
         larger[size:] = behind
         made.critics._rooms[rows] = larger[:size]  # type: ignore[attr-defined]
         with torch.no_grad():
+            up = made.critics.ascend(x, "min", slice(0, 5))
             found = made.critics.improve(x, aim, slice(0, 5))
         assert found.d_inputs is not None
         assert torch.equal(larger[size:], behind)
-        results.append([found.square, found.value, found.d_inputs, made.flat.data, made.flat_target.data])
+        results.append([*up, found.square, found.value, found.d_inputs, made.flat.data, made.flat_target.data])
     for one, other in zip(*results, strict=True):
         assert torch.equal(one, other)
 
