@@ -3,8 +3,8 @@
 Both learn PickCube as RLPD's recipe does, from 20 demonstrations and the simulator's verdict. The arm stands behind a
 clock of 10 Hz that waits for nobody: an action that is not there at its tick is a deadline missed. What the machine, or
 its host, misses by itself is told by a process that only sleeps until each tick meanwhile; and what of a tick is ours,
-by how long the acting thread was at work or stood in line for a core, so that a late action that was the host's can be
-told from one that was ours.
+by how long the acting thread was at work, and for how long it stood in line for a core, so that a late action that was
+the host's can be told from one that was ours.
 
 The learner may take more gradient steps than it can, so that it never has to wait. One arm is slow, these are many for
 each env step, and so Adam's step is that of RLPD's paper, and the actor takes part about once for each env step, as
@@ -40,7 +40,7 @@ from plaudit.rl.evaluate import evaluate
 from plaudit.rl.logging import Aside, default_listeners
 from plaudit.stages import collect, load
 from plaudit.stages.demonstrating import pick, show
-from ticking import Ticking, blocked, busy, stolen
+from ticking import NOTHING, Ticking, Used, stolen, used
 
 RECIPE = "rlpd_pick_cube"
 HZ = 10.0
@@ -53,8 +53,6 @@ PLENTY = 200.0
 MANY = ["algorithm.cfg.learning_rate=3e-4", "algorithm.cfg.actor_interval=40"]
 """For many gradient steps for each env step: small ones, and few of the actor. One core takes some 40 in a tenth of a
 second."""
-
-NOTHING = nullcontext()
 
 SEEDS = (0, 1, 2)
 
@@ -70,16 +68,14 @@ class Late(NamedTuple):
     Attributes:
         seconds: Since the tick before.
         acting: Those of them since the observation: before it, the clock itself was late, or the simulator.
-        ours: For how long our thread was at work, or stood in line for a core, since the action before was there.
-        waits: How often it waited meanwhile for something other than the tick, as for another thread.
+        used: What our thread had of the machine since the action before was there, but for the wait for its tick.
         taken: For how long the host of a virtual machine gave its cores to others meanwhile, all cores together: up to
             a tenth of a second of it while the action before waited for its tick.
     """
 
     seconds: float
     acting: float
-    ours: float
-    waits: int
+    used: Used
     taken: float
 
     @property
@@ -87,13 +83,15 @@ class Late(NamedTuple):
         """Whether the host alone made it late: it waited for nothing, what was ours fits into a tick, and the host took
         the rest. Why it did, as where a virtual machine may use its cores for a part of the time only, nobody tells.
         """
-        return self.waits == 0 and self.ours < 1 / HZ and self.taken >= self.seconds - self.ours
+        ours = self.used.work + self.used.line
+        return self.used.waits == 0 and ours < 1 / HZ and self.taken >= self.seconds - ours
 
     def __str__(self) -> str:
-        late, acting, ours, taken = (round(1000 * part) for part in (self.seconds, self.acting, self.ours, self.taken))
+        parts = self.seconds, self.acting, self.used.work, self.used.line, self.taken
+        late, acting, work, line, taken = (round(1000 * part) for part in parts)
         return (
-            f"{late} ms after the tick before, {acting} ms of them acting; at work or in line for a core {ours} ms, "
-            f"{self.waits} waits, the host took {taken} ms"
+            f"{late} ms after the tick before, {acting} ms of them acting; at work for {work} ms, in line for a core "
+            f"for {line} ms, {self.used.waits} waits, {self.used.faults} new pages, the host took {taken} ms"
         )
 
 
@@ -117,31 +115,33 @@ class Clocked(EnvWrapper):
         self.missed, self.longest, self.busiest, self.waits = 0, 0.0, 0.0, 0
         self.late: list[Late] = []
         self._tick: float | None = None
-        self._seen = self._busy = self._stolen = 0.0
-        self._blocked = 0
+        self._seen = self._stolen = 0.0
+        self._used = NOTHING
 
     def reset(self, seed: int | None = None) -> tuple[dict[str, torch.Tensor], dict[str, object]]:
         self._tick = None
         return self.env.reset(seed)
 
     def step(self, action: torch.Tensor) -> Step:
-        now, worked, waited = time.perf_counter(), busy(), blocked()
-        ours, waits = worked - self._busy, max(0, waited - self._blocked)
+        now, total = time.perf_counter(), used()
+        since = total.since(self._used)
+        since = since._replace(waits=max(0, since.waits))
         if self._tick is None:
             self._tick = now
         else:
-            self.longest, self.busiest = max(self.longest, now - self._seen), max(self.busiest, ours)
-            self.waits += waits
+            self.longest = max(self.longest, now - self._seen)
+            self.busiest = max(self.busiest, since.work + since.line)
+            self.waits += since.waits
             self._tick += 1 / HZ
         if self._tick < now:
-            self.late.append(Late(now - self._tick + 1 / HZ, now - self._seen, ours, waits, stolen() - self._stolen))
+            self.late.append(Late(now - self._tick + 1 / HZ, now - self._seen, since, stolen() - self._stolen))
         while self._tick < now:
             self.missed += 1
             self._tick += 1 / HZ
         self._stolen = stolen()
         pause = max(0.0, self._tick - time.perf_counter())
         # Before the sleep, from which the host may be late to wake us, or another thread, if it has Python's lock.
-        self._busy, self._blocked = worked, waited + (pause > 0.0)
+        self._used = total._replace(waits=total.waits + (pause > 0.0))
         time.sleep(pause)
         step = self.env.step(action)
         self._seen = time.perf_counter()
@@ -220,7 +220,7 @@ def train(
     apart: bool,
     finishes: bool = True,
     seed: int = 0,
-    beside: AbstractContextManager[object] = NOTHING,
+    beside: AbstractContextManager[object] | None = None,
 ) -> Outcome:
     """Trains for so many env steps on the simulator's verdict, with the demonstrations in `data`, beside which the run
     is kept, while `beside` lasts; without `finishes`, gradient steps that are owed in the end are left.
@@ -250,7 +250,7 @@ def train(
     )
     try:
         show(actor or sac, env, pick(sac, env, None))
-        with beside:
+        with beside or nullcontext():
             if trainer.train()["interrupted"]:
                 raise KeyboardInterrupt  # What was cut short is not compared with anything.
         done = sac.pace.updates if actor is None else actor.exchange.updates

@@ -248,7 +248,7 @@ class Clock:
     """One that only goes on when somebody sleeps, or thinks."""
 
     def __init__(self) -> None:
-        self.now = self.worked = 0.0
+        self.now = self.worked = self.lined_up = 0.0
         self.waits = 0
 
     def perf_counter(self) -> float:
@@ -262,8 +262,7 @@ class Clock:
 def test_an_action_that_is_not_there_at_its_tick_is_a_deadline_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr(asynchronous, "time", clock)
-    monkeypatch.setattr(asynchronous, "busy", lambda: clock.worked)
-    monkeypatch.setattr(asynchronous, "blocked", lambda: clock.waits)
+    monkeypatch.setattr(asynchronous, "used", lambda: ticking.Used(clock.worked, clock.lined_up, clock.waits, 0))
     arm = asynchronous.Clocked(build_env("probe/Timeout", {"num_envs": 1}))
     assert arm.real_time
     arm.reset(0)
@@ -271,20 +270,22 @@ def test_an_action_that_is_not_there_at_its_tick_is_a_deadline_missed(monkeypatc
     # at 0.75 s those of 0.5, 0.6 and 0.7.
     for thinks, missed, at in ((0.0, 0, 0.0), (0.05, 0, 0.1), (0.09, 0, 0.2), (0.12, 1, 0.4), (0.35, 4, 0.8)):
         clock.now += thinks
-        clock.worked += thinks / 2  # And for as long it stands still.
+        clock.worked += 3 * thinks / 8  # And for an eighth it stands in line, and for half it stands still.
+        clock.lined_up += thinks / 8
         clock.waits += thinks > 0.3
         arm.step(torch.zeros(1, 1))
         assert arm.missed == missed and clock.now == pytest.approx(at)
     assert arm.longest == pytest.approx(0.35) and arm.busiest == pytest.approx(0.175) and arm.waits == 1
-    assert [(late.seconds, late.acting, late.ours, late.waits) for late in arm.late] == [
-        (pytest.approx(0.12), pytest.approx(0.12), pytest.approx(0.06), 0),
-        (pytest.approx(0.35), pytest.approx(0.35), pytest.approx(0.175), 1),
+    assert [(late.seconds, late.acting, late.used.work, late.used.line, late.used.waits) for late in arm.late] == [
+        (pytest.approx(0.12), pytest.approx(0.12), pytest.approx(0.045), pytest.approx(0.015), 0),
+        (pytest.approx(0.35), pytest.approx(0.35), pytest.approx(0.13125), pytest.approx(0.04375), 1),
     ]
-    told = "120 ms after the tick before, 120 ms of them acting; at work or in line for a core 60 ms, 0 waits, the host"
+    told = "120 ms after the tick before, 120 ms of them acting; at work for 45 ms, in line for a core for 15 ms"
     assert str(arm.late[0]).startswith(told)
 
 
-LATE = asynchronous.Late(0.12, 0.1, 0.06, 0, 0.07)
+USED = ticking.Used(0.05, 0.01, 0, 0)
+LATE = asynchronous.Late(0.12, 0.1, USED, 0.07)
 """By 20 ms; 60 ms were its own, and the host took more than the other 60."""
 
 
@@ -293,8 +294,8 @@ LATE = asynchronous.Late(0.12, 0.1, 0.06, 0, 0.07)
     [
         (LATE, True),
         (LATE._replace(taken=0.05), False),  # 10 ms are nobody's.
-        (LATE._replace(waits=1), False),  # For what it waited, nobody knows.
-        (LATE._replace(ours=0.11), False),  # It would have been late all the same.
+        (LATE._replace(used=USED._replace(waits=1)), False),  # For what it waited, nobody knows.
+        (LATE._replace(used=USED._replace(line=0.06)), False),  # It would have been late all the same.
         (LATE._replace(seconds=0.35, taken=0.3), True),
         (LATE._replace(seconds=0.35, taken=0.2), False),
     ],
@@ -305,7 +306,7 @@ def test_which_late_actions_are_the_hosts(late: asynchronous.Late, by_host: bool
 
 def test_deadlines_are_told_with_whose_they_were() -> None:
     nothing = asynchronous.Outcome(asynchronous.Meter(), 0.0, 0)
-    lates = [[LATE], [LATE._replace(waits=1), LATE._replace(seconds=0.35)]]
+    lates = [[LATE], [LATE._replace(used=USED._replace(waits=1)), LATE._replace(seconds=0.35)]]
     found = [
         asynchronous.Live(missed, late, 0.1, 0.06, 2, ticking.Ticking(10.0), 0.0, nothing, nothing)
         for missed, late in zip((1, 4), lates, strict=True)
@@ -349,20 +350,24 @@ def test_what_the_host_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert ticking.stolen(tmp_path / "none") == 0.0
 
 
-def test_what_a_thread_was_busy_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_thread_has_had_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ticking.time, "thread_time", lambda: 1.5)
     (tmp_path / "schedstat").write_text("1499000000 250000000 12\n")
-    assert ticking.busy(tmp_path / "schedstat") == 1.75
-    assert ticking.busy(tmp_path / "none") == 1.5
+    found = ticking.used(tmp_path / "schedstat")
+    assert (found.work, found.line) == (1.5, 0.25)
+    assert ticking.used(tmp_path / "none").line == 0.0
+    assert ticking.Used(2.0, 0.5, 7, 4).since(ticking.Used(1.5, 0.25, 2, 4)) == (0.5, 0.25, 5, 0)
 
 
-def test_a_wait_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waits_and_new_pages_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     if hasattr(ticking.resource, "RUSAGE_THREAD"):
-        before = ticking.blocked()
+        before = ticking.used()
         time.sleep(0.01)
-        assert ticking.blocked() >= before + 1
+        assert np.ones(2**22).all()  # 32 MiB, in pages of 2 at most.
+        found = ticking.used().since(before)
+        assert found.waits >= 1 and found.faults >= 16
     monkeypatch.delattr(ticking.resource, "RUSAGE_THREAD", raising=False)
-    assert ticking.blocked() == 0
+    assert ticking.used()[2:] == (0, 0)
 
 
 def test_what_the_parts_of_the_demonstrated_benchmark_differ_in(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,3 +156,35 @@ def test_an_undisturbed_loop_is_spared_the_search_for_old_garbage() -> None:
     with compute.undisturbed():
         assert gc.get_freeze_count() > before
     assert gc.get_freeze_count() == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setscheduler"), reason="of Linux")
+def test_an_undisturbed_loop_comes_before_others_and_what_it_begins_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = before = (os.SCHED_OTHER, 0)
+    asked = []
+
+    def take(thread: int, policy: int, param: os.sched_param) -> None:
+        nonlocal now
+        asked.append((thread, policy, param.sched_priority))
+        now = policy, param.sched_priority
+
+    monkeypatch.setattr(os, "sched_setscheduler", take)
+    with compute.undisturbed(False):
+        assert not asked
+    with pytest.raises(KeyError), compute.undisturbed():
+        assert asked == [(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, 1)]
+        raise KeyError
+    assert now == before
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setscheduler"), reason="of Linux")
+def test_where_no_loop_may_come_before_others_that_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "sched_setscheduler", refuse)
+    with caplog.at_level("INFO", "plaudit"), compute.undisturbed():
+        assert gc.get_freeze_count() > 0
+    assert "no real-time priority (Operation not permitted)" in caplog.text
