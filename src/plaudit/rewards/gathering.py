@@ -74,9 +74,10 @@ class Gathering:
     def add(self, part: Waiting) -> None:
         """Frames wait to be scored, and those of envs that somebody follows, as copies, to be shown."""
         self._waiting.append(part)
-        followed = self._followed[part.rows]
-        if bool(followed.any()):
-            frames = {camera: pixels[followed] for camera, pixels in part.frames.items()}
+        followed = self._followed[part.rows].nonzero().squeeze(-1)
+        if len(followed):
+            # In one piece each: with brackets torch copies pictures number by number.
+            frames = {camera: pixels.index_select(0, followed) for camera, pixels in part.frames.items()}
             self._kept.append(replace(part, rows=part.rows[followed], frames=frames))
             while sum(one.size for one in self._kept) > SHOWN:
                 self._kept = _thinned(self._kept)
