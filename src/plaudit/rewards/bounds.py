@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TypeAlias
 
@@ -15,6 +16,7 @@ LEVEL = 0.95
 _TINY = 1e-300
 
 
+@functools.lru_cache(maxsize=1024)  # An audit asks in every iteration, mostly for the same.
 def rate_bounds(events: float, trials: float) -> Bounds:
     """Two-sided 95 % bounds of a rate by Clopper and Pearson (1934).
 
