@@ -12,7 +12,8 @@ from torch import nn
 from plaudit.rl.between import EPSILON, Kept, Layer, quickest
 
 NARROW = 16
-"""Of layers with fewer outputs, as an actor's last, weights have their gradient from a product of exchanged sides."""
+"""A layer with fewer outputs, as an actor's last, is computed by a product of exchanged sides, and so is its weights'
+gradient."""
 
 
 class Ensemble(nn.Module):
@@ -83,7 +84,7 @@ class Pass:
     Networks for control are so small that autograd's bookkeeping, and the room that every product asks for anew, cost
     as much as their arithmetic: here the room is kept, and only those gradients are computed that somebody wants. And
     the libraries take long over a matrix that is high and narrow, on a CPU: so a critic's last layer, of one output, is
-    multiplied as a row and not as a column, and an actor's, of a few, has its weights' gradient turned round.
+    multiplied as a row and not as a column, and an actor's, of a few, is turned round, and so is its weights' gradient.
 
     Args:
         network: The ensemble. Its parameters must not move in memory any more.
@@ -123,12 +124,15 @@ class Pass:
             self.inputs.append(self.kept[-1].out)
         return self._last(self.inputs[-1], weights[-1], layers[-1].bias, products[-1])
 
-    @staticmethod
-    def _last(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    def _last(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         """The last layer's product."""
-        if out.shape[-1] > 1:
+        members, count, width = out.shape
+        if width >= NARROW:
             return torch.baddbmm(bias, x, weight, out=out)
-        members, count, _ = out.shape
+        if width > 1:
+            turned = self._scratch(x, (members, width, count))
+            torch.bmm(weight.transpose(1, 2), x.transpose(1, 2), out=turned)
+            return torch.add(turned.transpose(1, 2), bias, out=out)
         torch.bmm(weight.view(members, 1, -1), x.transpose(1, 2), out=out.view(members, 1, count))
         return out.add_(bias)
 
