@@ -28,7 +28,7 @@ from typing import NamedTuple
 import torch
 
 from measure import Row, main, say
-from plaudit.compute import apart_threads, claim_threads, learning_threads, simulation_threads
+from plaudit.compute import apart_threads, claim_threads, has_priority, learning_threads, simulation_threads
 from plaudit.config.schema import RuntimeConfig
 from plaudit.envs.base import Step, VecEnv
 from plaudit.envs.registry import build_env
@@ -107,6 +107,7 @@ class Clocked(EnvWrapper):
         longest: Seconds between an observation and the action, at most.
         busiest: Seconds for which our thread was at work from one action to the next, or in line for a core, at most.
         waits: How often it waited meanwhile for something other than the tick, all together.
+        ahead: Whether it had real-time priority.
     """
 
     def __init__(self, env: VecEnv) -> None:
@@ -114,6 +115,7 @@ class Clocked(EnvWrapper):
         self.real_time, self.can_save_state = True, False  # Time does not come back.
         self.missed, self.longest, self.busiest, self.waits = 0, 0.0, 0.0, 0
         self.late: list[Late] = []
+        self.ahead = False
         self._tick: float | None = None
         self._seen = self._stolen = 0.0
         self._used = NOTHING
@@ -127,7 +129,7 @@ class Clocked(EnvWrapper):
         since = total.since(self._used)
         since = since._replace(waits=max(0, since.waits))
         if self._tick is None:
-            self._tick = now
+            self._tick, self.ahead = now, has_priority()
         else:
             self.longest = max(self.longest, now - self._seen)
             self.busiest = max(self.busiest, since.work + since.line)
@@ -349,7 +351,9 @@ def at_ten_hertz(data: Path, seconds: float, seed: int) -> Live:
     alone = arms(1, threads=1)
     turns = train(data, alone, [*words, f"algorithm.cfg.update_ratio={ratio}"], steps, apart=False, seed=seed)
     alone.close()
-    say(f"success {apart.success:.1%}, and {turns.success:.1%} taking turns; {arm.missed} deadlines missed")
+    priority = "with" if arm.ahead else "without"
+    say(f"success {apart.success:.1%}, and {turns.success:.1%} taking turns")
+    say(f"{arm.missed} deadlines missed {priority} real-time priority, and {bare.missed} by who only sleeps")
     return Live(arm.missed, arm.late, arm.longest, arm.busiest, arm.waits, bare, apart.meter.idle, apart, turns)
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
-from plaudit.compute import undisturbed
+from plaudit.compute import ahead
 
 
 class Ticking:
@@ -106,7 +106,7 @@ def used(stat: Path = Path("/proc/thread-self/schedstat")) -> Used:
         line = int(stat.read_text().split()[1]) / 1e9
     who = getattr(resource, "RUSAGE_THREAD", None)  # Linux's.
     if who is None:
-        return NOTHING._replace(work=time.thread_time(), line=line)
+        return NOTHING._replace(work=time.thread_time())
     told = resource.getrusage(who)
     return Used(time.thread_time(), line, told.ru_nvcsw, told.ru_minflt + told.ru_majflt)
 
@@ -120,7 +120,7 @@ def main() -> None:
         ended.set()
 
     threading.Thread(target=wait, daemon=True).start()
-    with undisturbed():  # It comes before others as an arm's loop does.
+    with ahead():  # As an arm's loop is.
         missed, longest = tick(float(sys.argv[1]), ended)
     print(json.dumps([missed, longest]))
 

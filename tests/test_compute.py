@@ -7,6 +7,7 @@ import gc
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -158,33 +159,66 @@ def test_an_undisturbed_loop_is_spared_the_search_for_old_garbage() -> None:
     assert gc.get_freeze_count() == 0
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_setscheduler"), reason="of Linux")
-def test_an_undisturbed_loop_comes_before_others_and_what_it_begins_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = before = (os.SCHED_OTHER, 0)
-    asked = []
-
-    def take(thread: int, policy: int, param: os.sched_param) -> None:
-        nonlocal now
-        asked.append((thread, policy, param.sched_priority))
-        now = policy, param.sched_priority
-
-    monkeypatch.setattr(os, "sched_setscheduler", take)
-    with compute.undisturbed(False):
-        assert not asked
-    with pytest.raises(KeyError), compute.undisturbed():
-        assert asked == [(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, 1)]
-        raise KeyError
-    assert now == before
+LINUX = pytest.mark.skipif(not hasattr(os, "SCHED_RESET_ON_FORK"), reason="of Linux")
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_setscheduler"), reason="of Linux")
-def test_where_no_loop_may_come_before_others_that_is_said(
+class Scheduler:
+    """Linux's, for a user who may take a priority of 1 and no more."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, policy: int, limit: int) -> None:
+        self.policy, self.priority, self.limit = policy, 0, limit
+        monkeypatch.setattr(os, "sched_getscheduler", lambda thread: self.policy)
+        monkeypatch.setattr(os, "sched_setscheduler", self.set)
+
+    def set(self, thread: int, policy: int, param: os.sched_param) -> None:
+        forgets = self.policy & os.SCHED_RESET_ON_FORK and not policy & os.SCHED_RESET_ON_FORK
+        if thread != 0 or param.sched_priority > self.limit or forgets:
+            raise PermissionError(1, "Operation not permitted")
+        self.policy, self.priority = policy, param.sched_priority
+
+
+@LINUX
+def test_who_is_ahead_has_the_least_priority_for_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    linux = Scheduler(monkeypatch, os.SCHED_OTHER, limit=1)
+    with compute.ahead(False):
+        assert linux.policy == os.SCHED_OTHER and not compute.has_priority()
+    for _ in range(2):  # Also once more.
+        with pytest.raises(KeyError), compute.ahead():
+            assert (linux.policy, linux.priority) == (os.SCHED_RR | os.SCHED_RESET_ON_FORK, 1)
+            assert compute.has_priority()
+            raise KeyError
+        assert linux.policy & ~os.SCHED_RESET_ON_FORK == os.SCHED_OTHER
+        assert linux.priority == 0 and not compute.has_priority()
+
+
+@LINUX
+def test_what_somebody_has_chosen_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    linux = Scheduler(monkeypatch, os.SCHED_FIFO, limit=99)
+    linux.priority = 50
+    with compute.ahead():
+        assert (linux.policy, linux.priority) == (os.SCHED_FIFO, 50) and compute.has_priority()
+    assert (linux.policy, linux.priority) == (os.SCHED_FIFO, 50)
+
+
+@LINUX
+def test_who_may_not_be_ahead_is_told_what_to_do(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise PermissionError(1, "Operation not permitted")
+    Scheduler(monkeypatch, os.SCHED_OTHER, limit=0)
+    with caplog.at_level("INFO", "plaudit"), compute.ahead():
+        assert not compute.has_priority()
+    assert "no real-time priority (Operation not permitted)" in caplog.text and "rtprio 1" in caplog.text
 
-    monkeypatch.setattr(os, "sched_setscheduler", refuse)
-    with caplog.at_level("INFO", "plaudit"), compute.undisturbed():
-        assert gc.get_freeze_count() > 0
-    assert "no real-time priority (Operation not permitted)" in caplog.text
+
+@LINUX
+def test_what_is_begun_ahead_is_not_ahead() -> None:
+    found = []
+    with compute.ahead():
+        if not compute.has_priority():
+            pytest.skip("not allowed here")
+        thread = threading.Thread(target=lambda: found.append(compute.has_priority()))
+        thread.start()
+        thread.join()
+        ask = "from plaudit.compute import has_priority; raise SystemExit(has_priority())"
+        assert subprocess.run([sys.executable, "-c", ask], check=False).returncode == 0
+    assert found == [False] and not compute.has_priority()

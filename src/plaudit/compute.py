@@ -154,45 +154,59 @@ def keep_freed_memory() -> None:
 
 @contextlib.contextmanager
 def undisturbed(wanted: bool = True) -> Iterator[None]:
-    """Has the thread of a control loop, where `wanted`, come before all others of the machine, if that is allowed; and
-    spares it the search for garbage in all that was there before it: with torch loaded that takes a tenth of a second,
-    again and again.
+    """Spares a control loop, where `wanted`, the search for garbage in all that was there before it: with torch loaded
+    that takes a tenth of a second, again and again.
     """
-    if not wanted:
-        yield
-        return
-    with _ahead():
+    if wanted:
         gc.collect()
         gc.freeze()
-        try:
-            yield
-        finally:
+    try:
+        yield
+    finally:
+        if wanted:
             gc.unfreeze()
 
 
 @contextlib.contextmanager
-def _ahead() -> Iterator[None]:
-    """Gives this thread the least of the real-time priorities, above everything that has none; threads and processes
-    that it begins have none. Linux lets all of those together have 95 % of a core at most, so that nothing hangs.
+def ahead(wanted: bool = True) -> Iterator[None]:
+    """Gives this thread the least of the real-time priorities, where `wanted` and allowed: it comes before everything
+    that has none. What it begins has none, be it a thread or a process. As Linux is set up by default, all with such a
+    priority have 95 % of a core together, so that a loop that never sleeps cannot lock others out.
     """
-    if not hasattr(os, "sched_setscheduler"):  # Linux's.
-        yield
-        return
-    before = os.sched_getscheduler(0), os.sched_getparam(0)
+    taken = wanted and _takes_priority()
     try:
+        yield
+    finally:
+        if taken:
+            # Only root may take back that what it begins has none, which does no harm without a priority.
+            with contextlib.suppress(OSError):
+                os.sched_setscheduler(0, os.SCHED_OTHER | os.SCHED_RESET_ON_FORK, os.sched_param(0))
+
+
+def has_priority() -> bool:
+    """Whether this thread has a real-time priority."""
+    if not hasattr(os, "SCHED_RESET_ON_FORK"):
+        return False
+    return os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK in (os.SCHED_RR, os.SCHED_FIFO)
+
+
+def _takes_priority() -> bool:
+    """Whether this thread has got a priority that it had not. What somebody has chosen for it stays."""
+    if not hasattr(os, "SCHED_RESET_ON_FORK"):  # Linux's.
+        return False
+    try:
+        if os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK != os.SCHED_OTHER:
+            return False
         os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
     except OSError as error:
         logger.info(
             "the control loop has no real-time priority (%s), so that other programs may make it late now and then. "
-            "Linux gives it to users with an rtprio of 1 or more in /etc/security/limits.conf.",
+            "Users get it with a line '<user> - rtprio 1' in /etc/security/limits.conf, from their next login on, and "
+            "containers with --cap-add SYS_NICE.",
             error.strerror,
         )
-        yield
-        return
-    try:
-        yield
-    finally:
-        os.sched_setscheduler(0, *before)
+        return False
+    return True
 
 
 def available_memory() -> int | None:

@@ -42,7 +42,7 @@ CASES = list(product(("relu", "tanh", "elu", "silu", "gelu"), (False, True)))
 
 
 @pytest.mark.parametrize(("activation", "layer_norm"), CASES)
-@pytest.mark.parametrize("outputs", [1, 2])
+@pytest.mark.parametrize("outputs", [1, 2, NARROW])
 def test_each_member_is_a_network_of_its_own(activation: str, layer_norm: bool, outputs: int) -> None:
     ensemble, x = make(3, activation, layer_norm, outputs), torch.randn(4, 5, dtype=torch.float64)
     expected = torch.stack([alone(ensemble, member)(x) for member in range(3)])
@@ -54,7 +54,7 @@ def test_each_member_is_a_network_of_its_own(activation: str, layer_norm: bool, 
 
 
 @pytest.mark.parametrize(("activation", "layer_norm"), CASES)
-@pytest.mark.parametrize(("members", "outputs"), [(1, 2), (3, 2), (1, 1), (3, 1)])
+@pytest.mark.parametrize(("members", "outputs"), [(1, 2), (3, 2), (1, 1), (3, 1), (3, NARROW)])
 def test_the_gradient_is_autograds(activation: str, layer_norm: bool, members: int, outputs: int) -> None:
     ensemble = make(members, activation, layer_norm, outputs)
     x = torch.randn(4, 5, dtype=torch.float64, requires_grad=True)

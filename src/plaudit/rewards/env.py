@@ -186,7 +186,7 @@ class RewardedEnv(EnvWrapper):
         """Pictures of the present state of some envs; those that somebody sees anyway are not drawn again."""
         for seen in (step.frames or {}, step.obs):
             if all(camera in seen for camera in self.cameras):
-                return {camera: seen[camera].index_select(0, ids) for camera in self.cameras}
+                return {camera: seen[camera].index_select(0, ids) for camera in self.cameras}  # As in `Gathering.add`.
         return self.env.render(ids)
 
     def _ours(self, frames: Frames) -> Frames:

@@ -12,7 +12,7 @@ from torch import nn
 from plaudit.rl.between import EPSILON, Kept, Layer, quickest
 
 NARROW = 16
-"""A layer with fewer outputs, as an actor's last, is computed by a product of exchanged sides, and so is its weights'
+"""A last layer with fewer outputs, as an actor's, is computed by a product of exchanged sides, and so is its weights'
 gradient."""
 
 

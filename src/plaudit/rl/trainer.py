@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from plaudit.compute import undisturbed
+from plaudit.compute import ahead, undisturbed
 from plaudit.config.schema import RuntimeConfig
 from plaudit.envs.base import VecEnv
 from plaudit.errors import CheckpointError, DataError, EnvError, PlauditError
@@ -113,8 +113,13 @@ class Trainer:
         for listener in self.listeners:
             listener.on_start(self.step, (asked + self.prolonged) * self._steps_per_iteration)
         self._see_who_judges(asked)  # They may have changed that.
+        waits_for_nobody = self.env.real_time
         try:
-            with Interrupt(STOPPING) as interrupt, undisturbed(self.env.real_time):
+            with (
+                Interrupt(STOPPING) as interrupt,
+                undisturbed(waits_for_nobody),
+                ahead(waits_for_nobody and self.algorithm.learns_apart),
+            ):
                 while self._left(asked) > 0 and not self._reached and not interrupt.asked:
                     self._iterate(asked)
                 self._catch_up(lambda: self._left(asked) <= 0 and not interrupt.asked)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from plaudit.envs.probes import ObsActionReward
 from plaudit.errors import ConfigError, EnvError, PlauditError
 from plaudit.rewards.env import RewardedEnv
 from plaudit.rl import Listener, Trainer, checkpoint
+from plaudit.rl import trainer as training
 from plaudit.rl.asynchronous import actor as acting
 from plaudit.rl.asynchronous.learner import TOGETHER, acting_part
 
@@ -77,6 +79,20 @@ def test_a_simulation_is_held_back_and_a_real_world_is_not(monkeypatch: pytest.M
         waited = [row["charts/acting_waits"] for row in log.metrics]
         assert (max(waited) > 0.0) == (most == 32)
         assert learner_of(trainer).sac.pace.updates == 160 - 8
+
+
+def test_only_a_loop_that_waits_for_nobody_comes_before_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    def ahead(wanted: bool) -> AbstractContextManager[None]:
+        asked.append(wanted)
+        return nullcontext()
+
+    monkeypatch.setattr(training, "ahead", ahead)
+    for make in (make_async, make_trainer):  # What learns in its turn would lock others out meanwhile.
+        for env in ("probe/ObsActionReward", RealTime(ProbeConfig(num_envs=4))):
+            make(env, iterations=1).train()
+    assert asked == [False, True, False, False]
 
 
 def test_acting_follows_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,6 +55,7 @@ class BaseAlgorithm(ABC):
         folder: For what is too large for a checkpoint; `None` where nothing is kept. The trainer says so.
         gradient_steps: Of an iteration, for an algorithm whose `collect_rollout` never acts: it is they that the
             trainer counts then. `None` where env steps are taken, and counted.
+        learns_apart: Whether another process learns, so that a control loop may come before all else of the machine.
     """
 
     policy: Policy
@@ -65,6 +66,7 @@ class BaseAlgorithm(ABC):
     from_scratch: bool = True
     folder: Path | None = None
     gradient_steps: int | None = None
+    learns_apart: bool = False
 
     @abstractmethod
     def initialize_buffer(self, num_steps: int, num_envs: int, obs_dim: ObsDim, action_dim: int) -> None:

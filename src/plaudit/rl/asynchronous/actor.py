@@ -51,7 +51,7 @@ class Actor(BaseAlgorithm):
         imports: Modules that register what the policy needs.
     """
 
-    relabels = True
+    relabels = learns_apart = True
 
     def __init__(
         self,
