@@ -33,7 +33,7 @@ from plaudit.config.schema import RuntimeConfig
 from plaudit.envs.base import Step, VecEnv
 from plaudit.envs.registry import build_env
 from plaudit.envs.wrapping import EnvWrapper
-from plaudit.rl import Listener, RunFolder, Trainer, build_algo, build_policy
+from plaudit.rl import Listener, Policy, RunFolder, Trainer, build_algo, build_policy
 from plaudit.rl.algorithms.sac import SAC
 from plaudit.rl.asynchronous.actor import Actor
 from plaudit.rl.evaluate import evaluate
@@ -57,6 +57,10 @@ second."""
 SEEDS = (0, 1, 2)
 
 EPISODES = 256
+
+LAST = (0.8, 0.85, 0.9, 0.95, 1.0)
+"""Shares of a training after which its policy is judged: with so few steps one that was better than another is worse a
+hundred steps later, and the mean of several tells more."""
 
 WORSE = 0.05
 """By how much success may fall behind that of taking turns, in the mean of the seeds, and count as good as that."""
@@ -178,9 +182,39 @@ class Meter(Listener):
         return waited / (rows[-1][0] - rows[0][0])
 
 
+class Snapshots(Listener):
+    """Keeps what the policy was at the shares `LAST` of a training of so many env steps.
+
+    Args:
+        policy: The policy.
+        steps: Of the training.
+
+    Attributes:
+        kept: Its weights, each time.
+    """
+
+    def __init__(self, policy: Policy, steps: int) -> None:
+        self.policy, self.due = policy, [share * steps for share in LAST]
+        self.kept: list[dict[str, torch.Tensor]] = []
+
+    def on_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        if self.due and step >= self.due[0]:
+            self.due = [later for later in self.due if later > step]
+            self.kept.append({name: value.clone() for name, value in self.policy.state_dict().items()})
+
+    def success(self, seed: int) -> float:
+        """How often they succeed, in the mean."""
+        judge, found = arms(64), []
+        for weights in self.kept:
+            self.policy.load_state_dict(weights)
+            found.append(evaluate(self.policy, judge, EPISODES, seed=seed).metrics["success_at_end"])
+        judge.close()
+        return statistics.mean(found)
+
+
 @dataclass(frozen=True)
 class Outcome:
-    """Of one training: the numbers, how often the policy succeeds, and how many gradient steps it took."""
+    """Of one training: the numbers, how often the last policies succeed, and how many gradient steps it took."""
 
     meter: Meter
     success: float
@@ -234,7 +268,7 @@ def train(
     sac = build_algo("sac", config.algorithm.cfg, policy)
     assert isinstance(sac, SAC)
     actor = Actor(sac, env, config.policy, seed=seed) if apart else None
-    meter = Meter()
+    meter, snapshots = Meter(), Snapshots(policy, steps)
     rollout = config.runtime.rollout_steps
     iterations = -(-steps // (rollout * env.num_envs)) if finishes else 10**9
     run = RunFolder.create(data.parent, "run")
@@ -247,7 +281,7 @@ def train(
         actor or sac,
         settings=settings,
         run=run,
-        listeners=[meter, Aside(default_listeners(run, settings, {}))],
+        listeners=[meter, snapshots, Aside(default_listeners(run, settings, {}))],
         until=None if finishes else lambda: trainer.step >= steps,
     )
     try:
@@ -259,10 +293,7 @@ def train(
     finally:
         if actor is not None:
             actor.close()
-    judge = arms(64)
-    success = evaluate(policy, judge, EPISODES, seed=1000 + seed).metrics["success_at_end"]
-    judge.close()
-    return Outcome(meter, success, done)
+    return Outcome(meter, snapshots.success(1000 + seed), done)
 
 
 def arms(count: int, threads: int = 0) -> VecEnv:
@@ -288,7 +319,7 @@ def real_time(data: Mapping[int, Path], seconds: float) -> list[Row]:
             "taking turns",
             successes[1],
             target=successes[1] - WORSE,
-            note=f"{seconds * HZ:,.0f} env steps, {EPISODES} episodes; by seed: {each}",
+            note=f"{seconds * HZ:,.0f} env steps, {EPISODES} episodes of {len(LAST)} policies each; by seed: {each}",
         ),
     ]
 

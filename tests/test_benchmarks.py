@@ -10,6 +10,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -303,6 +304,25 @@ LATE = asynchronous.Late(0.12, 0.1, USED, 0.07)
 )
 def test_which_late_actions_are_the_hosts(late: asynchronous.Late, by_host: bool) -> None:
     assert late.by_host == by_host
+
+
+def test_several_of_the_last_policies_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = torch.nn.Linear(1, 1)
+    snapshots = asynchronous.Snapshots(policy, 1000)
+    for step in (500, 790, 860, 940, 999, 1004, 1010):  # At 860 it is past 800 and 850, at 1004 past 1,000.
+        policy.weight.data.fill_(step)
+        snapshots.on_metrics(step, {})
+    assert [int(weights["weight"]) for weights in snapshots.kept] == [860, 940, 999, 1004]
+    judged = []
+
+    def evaluate(policy: torch.nn.Linear, env: Any, episodes: int, seed: int) -> Any:
+        judged.append((int(policy.weight), seed))
+        return SimpleNamespace(metrics={"success_at_end": float(policy.weight) / 1000})
+
+    monkeypatch.setattr(asynchronous, "evaluate", evaluate)
+    monkeypatch.setattr(asynchronous, "arms", lambda count: SimpleNamespace(close=lambda: None))
+    assert snapshots.success(7) == pytest.approx((0.86 + 0.94 + 0.999 + 1.004) / 4)
+    assert judged == [(860, 7), (940, 7), (999, 7), (1004, 7)]
 
 
 def test_deadlines_are_told_with_whose_they_were() -> None:
