@@ -307,7 +307,7 @@ def test_which_late_actions_are_the_hosts(late: asynchronous.Late, by_host: bool
 
 
 def test_several_of_the_last_policies_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = torch.nn.Linear(1, 1)
+    policy = torch.nn.Linear(1, 1).requires_grad_(False)
     snapshots = asynchronous.Snapshots(policy, 1000)
     for step in (500, 790, 860, 940, 999, 1004, 1010):  # At 860 it is past 800 and 850, at 1004 past 1,000.
         policy.weight.data.fill_(step)

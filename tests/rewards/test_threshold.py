@@ -56,6 +56,12 @@ def test_false_positives_that_buy_nothing_are_not_spent() -> None:
     assert picked_logit(choice) == pytest.approx(2) and choice.false_positives == 0 and choice.recall == 1
 
 
+def test_a_success_that_no_threshold_can_tell_from_one_half_buys_nothing() -> None:
+    # A logit of 1e-27 is a probability of exactly one half, over which it is not: only the one at 1 can be had.
+    choice = pick_threshold(make_scores(([0.5, 1e-27], [0, 1]), ([-9.0, 1.0], [0, 1])), NONE, 0.5)
+    assert picked_logit(choice) == pytest.approx(0.75) and choice.false_positives == 0 and choice.recall == 0.5
+
+
 def test_never_below_one_half() -> None:
     # One success looks like a failure. A threshold as low as that would cost nothing here, and much elsewhere.
     scores = make_scores(*failures(-4, -4), ([-3.0, 5.0], [1, 1]))

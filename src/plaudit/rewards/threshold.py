@@ -74,7 +74,7 @@ def pick_threshold(
     if not 0 <= target < 1:
         raise ConfigError(f"the target false-positive rate must be at least 0 and below 1, not {target:g}.")
     decision = Decision(hold=hold, mode=mode)
-    values = held(calibration.logits(scores.logits), scores, hold)
+    values = held(_as_probabilities_tell(calibration.logits(scores.logits)), scores, hold)
     counted = asked(scores, mode)
     failure, success = counted & (scores.labels == 0), counted & (scores.labels == 1)
     worst = np.maximum.reduceat(np.where(failure, values, -np.inf), scores.starts)
@@ -91,6 +91,15 @@ def pick_threshold(
         recall=caught / successes if successes else math.nan,
         note=_note(target, len(worst), caught, successes),
     )
+
+
+def _as_probabilities_tell(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Logits, of which those are the same that have the same probability, since decisions are made by that: close to 0,
+    logits may differ where probabilities do not.
+    """
+    shares = sigmoid(logits)
+    _, first, which = np.unique(shares, return_index=True, return_inverse=True)
+    return np.where(shares == 0.5, 0.0, logits[first][which])
 
 
 def _place(
