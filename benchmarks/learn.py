@@ -47,7 +47,7 @@ GOALS = {
     "peg_insertion": Goal(0.80, 50_000),
     "sac_pendulum": Goal(-200.0, 1_000, peer=False),
     "sac_push_cube": Goal(0.95, 10_000, peer=False),
-    "sac_pick_cube": Goal(0.90, 10_000, peer=False),
+    "sac_pick_cube": Goal(0.95, 10_000, peer=False),
 }
 
 
