@@ -21,9 +21,9 @@ test: setup ## Run the tests
 setup: $(READY) ## Only the set-up: .venv, pinned packages, OpenGL libraries
 	@sh scripts/opengl.sh
 
-$(READY): pyproject.toml setup.py constraints.txt src/plaudit/rl/_kernels.c
+$(READY): pyproject.toml setup.py constraints.txt src/plaudit/rl/accel/_kernels.c
 	$(PYTHON) -m venv .venv
-	@rm -f src/plaudit/rl/_kernels*.so  # One of before would stay where a new one cannot be compiled.
+	@rm -f src/plaudit/rl/accel/_kernels*.so  # One of before would stay where a new one cannot be compiled.
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $(READY)
 
@@ -64,4 +64,4 @@ test-robots: robots ## Run the tests that need them (some minutes)
 	PLAUDIT_TEST_ROBOTS=1 $(BIN)/pytest tests/envs/test_foreign_envs.py
 
 clean: ## Remove the .venv and caches
-	rm -rf src/plaudit/rl/_kernels*.so build .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf src/plaudit/rl/accel/_kernels*.so build .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -12,6 +12,8 @@ COMMON = ["-O3", "-fno-math-errno", "-fno-trapping-math"]
 # that the same code takes one thread there; other compilers would not even make vectors of the loops.
 FLAGS = {"linux": [*COMMON, "-fopenmp"], "darwin": [*COMMON, "-fopenmp-simd"]}.get(sys.platform)
 
-KERNELS = Extension("plaudit.rl._kernels", ["src/plaudit/rl/_kernels.c"], extra_compile_args=FLAGS or [], optional=True)
+KERNELS = Extension(
+    "plaudit.rl.accel._kernels", ["src/plaudit/rl/accel/_kernels.c"], extra_compile_args=FLAGS or [], optional=True
+)
 
 setup(ext_modules=[] if FLAGS is None else [KERNELS])

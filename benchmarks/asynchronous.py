@@ -28,18 +28,19 @@ from typing import NamedTuple
 import torch
 
 from measure import Row, main, say
-from plaudit.compute import apart_threads, claim_threads, has_priority, learning_threads, simulation_threads
 from plaudit.config.schema import RuntimeConfig
 from plaudit.envs.base import Step, VecEnv
 from plaudit.envs.registry import build_env
-from plaudit.envs.wrapping import EnvWrapper
+from plaudit.envs.wrapper import EnvWrapper
+from plaudit.pipelines import collect, load
+from plaudit.pipelines.demonstrations import pick, show
 from plaudit.rl import Listener, Policy, RunFolder, Trainer, build_algo, build_policy
 from plaudit.rl.algorithms.sac import SAC
-from plaudit.rl.asynchronous.actor import Actor
-from plaudit.rl.evaluate import evaluate
-from plaudit.rl.logging import Aside, default_listeners
-from plaudit.stages import collect, load
-from plaudit.stages.demonstrating import pick, show
+from plaudit.rl.async_.actor import Actor
+from plaudit.rl.evaluation import evaluate
+from plaudit.rl.loggers import Aside, default_listeners
+from plaudit.utils.realtime import has_priority
+from plaudit.utils.threads import apart_threads, claim_threads, learning_threads, simulation_threads
 from ticking import NOTHING, Ticking, Used, stolen, used
 
 RECIPE = "rlpd_pick_cube"

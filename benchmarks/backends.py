@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from measure import Row, main, say
-from plaudit.compute import wait_quietly
-from plaudit.rewards.artifact import RewardArtifact
-from plaudit.rewards.engine import RewardEngine
+from plaudit.reward_models.artifact import RewardArtifact
+from plaudit.reward_models.inference.engine import RewardEngine
+from plaudit.utils.threads import wait_quietly
 
 BACKENDS = ("simple", "ddp", "fsdp")
 METRICS = ("log_loss", "balanced_accuracy", "roc_auc", "average_precision")
@@ -30,7 +30,7 @@ COLLECTION = "reward.data_collection"
 
 def collect(place: Path, each: int) -> None:
     """Episodes of PushCube, as many positive as negative."""
-    from plaudit.stages import collect, load
+    from plaudit.pipelines import collect, load
 
     sizes = [f"{COLLECTION}.max_positive_trajectories={each}", f"{COLLECTION}.max_negative_trajectories={each}"]
     collect(load("push_cube", [f"{COLLECTION}.save_dir={place}", *sizes]), quiet=True)
@@ -38,7 +38,7 @@ def collect(place: Path, each: int) -> None:
 
 def fit(folder: Path, backend: str, seed: int, steps: int) -> dict[str, Any]:
     """What a fit with one backend and seed ends with."""
-    from plaudit.stages import fit, load_fit
+    from plaudit.pipelines import fit, load_fit
 
     words = [
         f"{TRAINING}.training_backend={backend}",
@@ -57,7 +57,7 @@ def fit(folder: Path, backend: str, seed: int, steps: int) -> dict[str, Any]:
 
 def exchange(folder: Path, writer: str, reader: str) -> str:
     """The id of the artifact that one backend makes of another's last checkpoint."""
-    from plaudit.stages import resume_fit
+    from plaudit.pipelines import resume_fit
 
     place = folder / f"{writer}_read_by_{reader}"
     shutil.copytree(folder / f"{writer}_0", place)

@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from measure import Row, main, paired_ratio, say, take_turns
-from plaudit.compute import claim_threads
+from plaudit.data import Counts, Episode, EpisodeStore
+from plaudit.data.background_writer import BackgroundWriter
+from plaudit.data.behaviors import Actor, Crew
+from plaudit.data.recorder import RewardDataCollector
+from plaudit.data.recording_env import DataCollectorWrapper
 from plaudit.envs.base import VecEnv
 from plaudit.envs.registry import build_env
-from plaudit.episodes import Counts, Episode, EpisodeStore
-from plaudit.episodes.actors import Actor, Crew
-from plaudit.episodes.collector import RewardDataCollector
-from plaudit.episodes.wrapper import DataCollectorWrapper
-from plaudit.episodes.writer import BackgroundWriter
+from plaudit.utils.threads import claim_threads
 
 NUM_ENVS, LENGTH, FRAMES = 64, 50, 12
 PAGE = os.sysconf("SC_PAGE_SIZE")

@@ -31,10 +31,10 @@ from typing import Any, TypeAlias
 
 from learn import read_log
 from measure import Row, machine, median_and_worst, say, table
-from plaudit.config.convert import to_dict
 from plaudit.config.schema import Config
-from plaudit.files import whole_file
-from plaudit.stages import collect, evaluate, fit, load, load_fit, train
+from plaudit.config.structured import to_dict
+from plaudit.pipelines import collect, evaluate, fit, load, load_fit, train
+from plaudit.utils.atomic_io import whole_file
 
 TARGETS: dict[str, float | None] = {"pick_cube": 0.9, "peg_insertion": None}
 """Tasks, and the true success that RLPD should reach in `STEPS` and `SECONDS`; `None` where it is only told."""

@@ -19,10 +19,10 @@ import numpy as np
 import torch
 
 from measure import Row, main, paired_ratio, say, take_turns
-from plaudit.compute import cores
+from plaudit.reward_models.artifact import Sample
+from plaudit.reward_models.classifiers import CameraEncoder
 from plaudit.rewards import RewardArtifact, RewardEngine, build_reward_model
-from plaudit.rewards.artifact_files import Sample
-from plaudit.rewards.classifiers import CameraEncoder
+from plaudit.utils.threads import cores
 
 MODELS: dict[str, tuple[dict[str, Any], float | None]] = {
     "ResNet-10 at 64×64": ({"freeze_encoder": False}, 2.0),

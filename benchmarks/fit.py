@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from measure import Row, main, say
-from plaudit.compute import wait_quietly
+from plaudit.utils.threads import wait_quietly
 
 EPOCHS = 30
 TRAINING = "reward.training"
@@ -31,7 +31,7 @@ FROZEN = [
 
 def collect(place: Path, each: int) -> None:
     """Episodes of PushCube, 128×128."""
-    from plaudit.stages import collect, load
+    from plaudit.pipelines import collect, load
 
     keys = "reward.data_collection"
     sizes = [f"{keys}.max_positive_trajectories={each}", f"{keys}.max_negative_trajectories={each}"]
@@ -40,7 +40,7 @@ def collect(place: Path, each: int) -> None:
 
 def fit(folder: Path, name: str, *words: str) -> tuple[float, dict[str, Any]]:
     """Seconds of a whole fit, and its result."""
-    from plaudit.stages import fit, load_fit
+    from plaudit.pipelines import fit, load_fit
 
     places = [f"{TRAINING}.save_dir={folder / name}", f"{TRAINING}.cache_dir={folder / 'cache'}"]
     config = load_fit(None, [*words, *places, f"{TRAINING}.figures=false"], data=folder / "data")

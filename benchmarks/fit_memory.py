@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from measure import Row, main, say
-from plaudit.episodes import Episode, EpisodeStore
+from plaudit.data import Episode, EpisodeStore
 
 LENGTH, SIZE = 50, 64
 MIB = 2**20

@@ -24,9 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from measure import Row, machine, median_and_worst, say, table
-from plaudit.episodes import EpisodeStore
-from plaudit.episodes.episode import FAILURE, Episode
-from plaudit.stages import fit, load, load_fit, load_run, train
+from plaudit.data import EpisodeStore
+from plaudit.data.episode import FAILURE, Episode
+from plaudit.pipelines import fit, load, load_fit, load_run, train
 
 RADIUS = 0.1
 EPISODES = 1500

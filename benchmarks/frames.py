@@ -17,9 +17,9 @@ import torch
 from numpy.typing import NDArray
 
 from measure import Row, main, paired_ratio, say, take_turns
-from plaudit.compute import claim_threads
-from plaudit.episodes import Episode, EpisodeStore
-from plaudit.episodes.dataset import FrameDataset
+from plaudit.data import Episode, EpisodeStore
+from plaudit.data.dataset import FrameDataset
+from plaudit.utils.threads import claim_threads
 
 EPISODES, LENGTH, SIZE = 200, 50, 64
 CAMERA = "base_camera"

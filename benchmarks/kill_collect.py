@@ -18,7 +18,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from plaudit.episodes import EpisodeStore, tensors
+from plaudit.data import EpisodeStore
+from plaudit.data import serialization as tensors
 from plaudit.errors import DataError
 
 KEYS = "reward.data_collection"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from measure import machine, say
-from plaudit import stages
+from plaudit import pipelines as stages
 from plaudit.config.schema import Config
 from plaudit.errors import ConfigError, PlauditError, nearest
 

@@ -11,15 +11,15 @@ import torch
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecNormalize
 
-from plaudit.compute import claim_threads
-from plaudit.config.algorithms import ActorCriticConfig, PPOConfig
-from plaudit.config.checks import env_cfg
+from plaudit.config.algorithm_schema import ActorCriticConfig, PPOConfig
 from plaudit.config.schema import Config
+from plaudit.config.validation import env_cfg
 from plaudit.envs.base import VecEnv
 from plaudit.envs.registry import build_env
-from plaudit.rl.evaluate import evaluate
-from plaudit.rl.obs import flat
+from plaudit.rl.evaluation import evaluate
+from plaudit.rl.observations import flat
 from plaudit.rl.trainer import EVAL_SEED
+from plaudit.utils.threads import claim_threads
 from sb3_adapter import Sb3Adapter, ppo
 
 

@@ -21,10 +21,10 @@ import numpy as np
 import torch
 
 from measure import Row, main, paired_ratio, say, take_turns
-from plaudit.compute import claim_threads, cores
-from plaudit.envs.maniskill import ManiSkillEnv
-from plaudit.envs.maniskill_config import ManiSkillConfig
-from plaudit.envs.maniskill_pool import WorkerPool
+from plaudit.envs.maniskill.adapter import ManiSkillEnv
+from plaudit.envs.maniskill.config import ManiSkillConfig
+from plaudit.envs.maniskill.process_pool import WorkerPool
+from plaudit.utils.threads import claim_threads, cores
 
 TASK = "PickCube-v1"
 PER_WORKER = 8

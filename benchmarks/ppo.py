@@ -21,11 +21,11 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import SubprocVecEnv
 
 from measure import Row, Stopwatch, main, paired_ratio, say
-from plaudit import stages
-from plaudit.compute import cores
+from plaudit import pipelines as stages
 from plaudit.config.schema import RuntimeConfig
 from plaudit.envs.registry import build_env
 from plaudit.rl import Trainer, build_algo, build_policy
+from plaudit.utils.threads import cores
 from sb3_adapter import Sb3Adapter, ppo
 from single_env import makers
 

@@ -20,10 +20,10 @@ import torch
 from numpy.typing import NDArray
 
 from measure import Row, main, paired_ratio, say, take_turns
-from plaudit.compute import claim_threads, cores
 from plaudit.envs.mujoco.config import PushCubeConfig
 from plaudit.envs.mujoco.push_cube import PushCube
-from plaudit.envs.mujoco.render import COARSE, BatchRenderer
+from plaudit.envs.mujoco.renderer import COARSE, BatchRenderer
+from plaudit.utils.threads import claim_threads, cores
 
 SIZE = 64
 CAMERAS = ("base_camera", "wrist_camera")

@@ -17,20 +17,20 @@ import numpy as np
 import torch
 
 from measure import Row, Stopwatch, main, paired_ratio, say, take_turns
-from plaudit import stages
-from plaudit.compute import claim_threads
-from plaudit.config.rewards import RewardConfig
+from plaudit import pipelines as stages
+from plaudit.config.reward_schema import RewardConfig
 from plaudit.config.schema import RuntimeConfig
 from plaudit.envs.registry import build_env
-from plaudit.rewards.artifact import RewardArtifact
-from plaudit.rewards.audit import Audit
-from plaudit.rewards.config import DEFAULT_MODEL
-from plaudit.rewards.env import RewardedEnv
-from plaudit.rewards.followed import Followed
-from plaudit.rewards.model import build_reward_model
-from plaudit.rewards.pipeline import RewardManager
+from plaudit.pipelines.audit import FOLLOWED
+from plaudit.reward_models.artifact import RewardArtifact
+from plaudit.reward_models.config import DEFAULT_MODEL
+from plaudit.reward_models.model import build_reward_model
+from plaudit.rewards.audit.audit import Audit
+from plaudit.rewards.audit.frame_recorder import Followed
+from plaudit.rewards.reward_env import RewardedEnv
+from plaudit.rewards.reward_function import RewardManager
 from plaudit.rl import Listener, Trainer, build_algo, build_policy
-from plaudit.stages.auditing import FOLLOWED
+from plaudit.utils.threads import claim_threads
 
 NUM_ENVS, STEPS = 256, 16
 UNREACHED = 0.9999

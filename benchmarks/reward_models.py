@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 
 from measure import Row, machine, say, table
-from plaudit.compute import wait_quietly
-from plaudit.episodes import EpisodeStore
-from plaudit.stages import collect, fit, load, load_fit, train
+from plaudit.data import EpisodeStore
+from plaudit.pipelines import collect, fit, load, load_fit, train
+from plaudit.utils.threads import wait_quietly
 
 COLLECTION, TRAINING = "reward.data_collection", "reward.training"
 POLICY_SEED = 7

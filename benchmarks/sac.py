@@ -25,12 +25,15 @@ import torch
 from stable_baselines3 import SAC as Sb3SAC
 
 from measure import Row, main, paired_ratio, say, take_turns
-from plaudit.compute import cores, keep_freed_memory
 from plaudit.config.schema import RuntimeConfig
 from plaudit.envs.registry import build_env
-from plaudit.rl import Trainer, build_algo, build_policy, flatten, members
+from plaudit.rl import Trainer, build_algo, build_policy
+from plaudit.rl.accel import critic_kernel as members
+from plaudit.rl.accel import flat_adam as flatten
 from plaudit.rl.algorithms.sac import SAC
-from plaudit.rl.replay import Replay
+from plaudit.rl.buffers.replay_buffer import Replay
+from plaudit.utils.realtime import keep_freed_memory
+from plaudit.utils.threads import cores
 from sac_loop import Loop, Shape
 from sb3_adapter import Sb3Adapter
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn.functional import mse_loss
 
-from plaudit.rl.replay import Batch
+from plaudit.rl.buffers.replay_buffer import Batch
 
 
 @dataclass(frozen=True)

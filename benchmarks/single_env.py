@@ -17,13 +17,13 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from plaudit.envs.episode_rng import episode_uniforms
 from plaudit.envs.mujoco import panda
+from plaudit.envs.mujoco.arm_task import HAND_START, MAX_LEAD, WORKSPACE
 from plaudit.envs.mujoco.config import PushCubeConfig
-from plaudit.envs.mujoco.cube import HALF
+from plaudit.envs.mujoco.geometry import HALF
 from plaudit.envs.mujoco.push_cube import BEHIND, GOAL_DISTANCE, GOAL_HEADING, PushCube
 from plaudit.envs.mujoco.scene import CONTROL_HZ, SUBSTEPS
-from plaudit.envs.mujoco.task import HAND_START, MAX_LEAD, WORKSPACE
-from plaudit.envs.random import episode_uniforms
 
 Array = NDArray[np.float64]
 

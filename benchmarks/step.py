@@ -19,9 +19,9 @@ from gymnasium.vector import AsyncVectorEnv
 from numpy.typing import NDArray
 
 from measure import Row, main, paired_ratio, say, take_turns
-from plaudit.compute import claim_threads, cores
 from plaudit.envs.mujoco.config import PushCubeConfig
 from plaudit.envs.mujoco.push_cube import PushCube
+from plaudit.utils.threads import claim_threads, cores
 from single_env import makers
 
 NUM_ENVS = 256

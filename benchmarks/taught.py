@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from measure import Row, machine, median_and_worst, say, table
-from plaudit.stages import collect, fit, load, load_fit, train
+from plaudit.pipelines import collect, fit, load, load_fit, train
 
 EPISODES = 256
 STOPPED = (0.4, 0.6)

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
-from plaudit.compute import ahead
+from plaudit.utils.realtime import ahead
 
 
 class Ticking:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from measure import Row, Stopwatch, main, number, paired_ratio, say
-from plaudit.compute import claim_threads, cores, learning_threads, wait_quietly
+from plaudit.utils.threads import claim_threads, cores, learning_threads, wait_quietly
 
 if TYPE_CHECKING:
     from plaudit.rl import Trainer
@@ -22,7 +22,7 @@ RECIPE = "push_cube_cnn"
 
 def build() -> Trainer:
     """The recipe's trainer."""
-    from plaudit import stages
+    from plaudit import pipelines as stages
     from plaudit.envs.registry import build_env
     from plaudit.rl import Trainer, build_algo, build_policy
 

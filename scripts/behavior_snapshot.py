@@ -5,9 +5,9 @@
     python scripts/behavior_snapshot.py --compare /tmp/before.json /tmp/after.json
 
 Everything is observed through the command line, so module and class names may differ between the two trees: resolved
-configs of all recipes, fields of every `--json` result, metric names, exit codes, files of each kind of folder, the id of
-a fitted artifact, and hashes of the weights after short PPO, SAC, RLPD and fit runs with fixed seeds. Weights depend on
-the machine; compare only snapshots that were taken on the same one.
+configs of all recipes, fields of every `--json` result, metric names, exit codes, files of each kind of folder, the id
+of a fitted artifact, and hashes of the weights after short PPO, SAC, RLPD and fit runs with fixed seeds. Weights depend
+on the machine: compare only snapshots that were taken on the same one.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class Snapshot:
         """Note the names of all logged metrics."""
         for path in sorted(run.glob("*.csv")):
             rows = path.read_text(encoding="utf-8").splitlines()
-            self.notes[f"metrics: {name}, {path.name}"] = sorted({cell for cell in rows[0].split(",")} if rows else [])
+            self.notes[f"metrics: {name}, {path.name}"] = sorted(rows[0].split(",")) if rows else []
         for path in sorted(run.glob("*.jsonl")):
             rows = [json.loads(row) for row in path.read_text(encoding="utf-8").splitlines()]
             self.notes[f"metrics: {name}, {path.name}"] = sorted({key for row in rows for key in row})

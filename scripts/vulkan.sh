@@ -6,12 +6,12 @@ python=${1:-python3}
 [ "$(uname)" = Linux ] || exit 0
 # With NVIDIA's driver SAPIEN brings what is missing by itself.
 "$python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>/dev/null && exit 0
-problem=$("$python" -m plaudit.envs.maniskill_vulkan 2>&1 >/dev/null) && exit 0
+problem=$("$python" -m plaudit.envs.maniskill.vulkan 2>&1 >/dev/null) && exit 0
 if ! command -v apt-get >/dev/null; then
   echo "$problem" >&2
   exit 1
 fi
-oldest=24 # As in plaudit.envs.maniskill_vulkan.
+oldest=24 # As in plaudit.envs.maniskill.vulkan.
 . /etc/os-release
 what=mesa-vulkan-drivers
 list=/etc/apt/sources.list.d/plaudit-backports.list
@@ -53,4 +53,4 @@ if ! { apt-get update -qq && apt-get install -y -qq --no-install-recommends $wha
   echo "apt-get could not install: $what" >&2
   exit 1
 fi
-"$python" -m plaudit.envs.maniskill_vulkan >/dev/null
+"$python" -m plaudit.envs.maniskill.vulkan >/dev/null

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from plaudit import compute
+from plaudit.utils import threads
 
 
 @pytest.fixture(autouse=True)
 def nothing_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
     """What an earlier test's training claimed for our kernels would outlast it: they have as many threads as torch."""
-    monkeypatch.setattr(compute, "_of_kernels", 0)
+    monkeypatch.setattr(threads, "_of_kernels", 0)

@@ -25,8 +25,8 @@ import learn
 import measure
 import suite
 import ticking
-from plaudit import stages
-from plaudit.config.convert import to_dict
+from plaudit import pipelines as stages
+from plaudit.config.structured import to_dict
 from plaudit.envs.registry import build_env
 from plaudit.errors import ConfigError, MissingDependencyError
 
@@ -181,7 +181,7 @@ def test_what_a_kill_has_left_is_counted(tmp_path: Path) -> None:
     from samples import make_episode
 
     from kill_collect import Kill, look
-    from plaudit.episodes import EpisodeStore
+    from plaudit.data import EpisodeStore
 
     store = EpisodeStore.create(tmp_path)
     first, again = make_episode("a"), replace(make_episode("a"), id="b")

@@ -17,10 +17,10 @@ from plaudit.errors import CheckpointError
 
 
 class Calls(ModuleType):
-    """A `plaudit.stages` that notes how it was called."""
+    """A `plaudit.pipelines` that notes how it was called."""
 
     def __init__(self) -> None:
-        super().__init__("plaudit.stages")
+        super().__init__("plaudit.pipelines")
         self.calls: list[tuple[Any, ...]] = []
 
     def load(self, recipe: str | None, overrides: list[str], config_file: Path | None, *, trains: bool = True) -> str:
@@ -83,7 +83,7 @@ class Calls(ModuleType):
 @pytest.fixture
 def stages(monkeypatch: pytest.MonkeyPatch) -> Calls:
     calls = Calls()
-    monkeypatch.setitem(sys.modules, "plaudit.stages", calls)
+    monkeypatch.setitem(sys.modules, "plaudit.pipelines", calls)
     return calls
 
 

@@ -13,27 +13,27 @@ from pathlib import Path
 import pytest
 import torch
 
-from plaudit import compute
+from plaudit.utils import memory, realtime, threads
 
 
 def test_a_fit_has_every_core_unless_told_or_too_small() -> None:
-    assert compute.fit_threads() == compute.cores() >= 1
-    assert compute.fit_threads(3) == 3
-    assert compute.fit_threads(3, head_only=True) == compute.fit_threads(head_only=True) == 1
-    assert compute.fit_threads(5, processes=2) == 2 and compute.fit_threads(1, processes=2) == 1
+    assert threads.fit_threads() == threads.cores() >= 1
+    assert threads.fit_threads(3) == 3
+    assert threads.fit_threads(3, head_only=True) == threads.fit_threads(head_only=True) == 1
+    assert threads.fit_threads(5, processes=2) == 2 and threads.fit_threads(1, processes=2) == 1
 
 
 def test_a_policy_has_one_core_unless_it_looks_at_pictures() -> None:
-    assert compute.learning_threads() == compute.learning_threads(3) == 1
-    assert compute.learning_threads(looks=True) == compute.cores()
-    assert compute.learning_threads(3, looks=True) == 3
+    assert threads.learning_threads() == threads.learning_threads(3) == 1
+    assert threads.learning_threads(looks=True) == threads.cores()
+    assert threads.learning_threads(3, looks=True) == 3
 
 
 def test_who_acts_beside_a_learner_leaves_it_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert compute.apart_threads(3) == (2, 1) and compute.apart_threads(4, looks=True) == (2, 2)
+    assert threads.apart_threads(3) == (2, 1) and threads.apart_threads(4, looks=True) == (2, 2)
     for cores, acting, looking in ((1, 1, (1, 1)), (2, 1, (1, 1)), (8, 7, (4, 4)), (9, 8, (5, 4))):
-        monkeypatch.setattr(compute, "cores", lambda cores=cores: cores)
-        assert compute.apart_threads() == (acting, 1) and compute.apart_threads(looks=True) == looking
+        monkeypatch.setattr(threads, "cores", lambda cores=cores: cores)
+        assert threads.apart_threads() == (acting, 1) and threads.apart_threads(looks=True) == looking
 
 
 @pytest.mark.parametrize(
@@ -52,30 +52,31 @@ def test_a_containers_share_of_the_cores(
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert compute._quota(tmp_path) == quota
+    assert threads._quota(tmp_path) == quota
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
-    monkeypatch.setattr(compute, "_quota", lambda: quota)
-    assert compute.cores() == {None: 8, 1.5: 2, 3.0: 3}[quota]
+    monkeypatch.setattr(threads, "_quota", lambda: quota)
+    assert threads.cores() == {None: 8, 1.5: 2, 3.0: 3}[quota]
 
 
 def test_torch_gets_its_share() -> None:
     before = torch.get_num_threads()
     try:
-        compute.claim_threads(2)
+        threads.claim_threads(2)
         assert torch.get_num_threads() == 2
-        assert compute.kernel_threads() == 2  # They have what torch has, unless somebody says otherwise.
-        assert compute.claim_threads(1, 3) == 2
-        assert torch.get_num_threads() == 1 and compute.kernel_threads() == 3
-        compute.claim_threads(4)
-        assert torch.get_num_threads() == 4 and compute.kernel_threads() == 3
-        assert compute.claim_threads(of_kernels=0) == 4
-        assert torch.get_num_threads() == compute.kernel_threads() == 1
+        assert threads.kernel_threads() == 2  # They have what torch has, unless somebody says otherwise.
+        assert threads.claim_threads(1, 3) == 2
+        assert torch.get_num_threads() == 1 and threads.kernel_threads() == 3
+        threads.claim_threads(4)
+        assert torch.get_num_threads() == 4 and threads.kernel_threads() == 3
+        assert threads.claim_threads(of_kernels=0) == 4
+        assert torch.get_num_threads() == threads.kernel_threads() == 1
     finally:
-        compute.claim_threads(before, 0)
+        threads.claim_threads(before, 0)
 
 
 def test_who_steps_back_says_so_of_its_session_too(tmp_path: Path) -> None:
-    code = "import os, sys; from pathlib import Path; from plaudit.compute import give_way; give_way(Path(sys.argv[1]))"
+    code = "import os, sys; from pathlib import Path; from plaudit.utils.realtime import give_way"
+    code += "; give_way(Path(sys.argv[1]))"
     words = [sys.executable, "-c", f"{code}; print(os.nice(0))"]
     for group in (tmp_path / "autogroup", tmp_path / "none" / "autogroup"):
         done = subprocess.run([*words, str(group)], capture_output=True, text=True, check=True)
@@ -85,10 +86,10 @@ def test_who_steps_back_says_so_of_its_session_too(tmp_path: Path) -> None:
 
 def test_what_the_user_says_of_waiting_threads_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
-    compute.wait_quietly()
+    threads.wait_quietly()
     assert os.environ["OMP_WAIT_POLICY"] == "ACTIVE"
     monkeypatch.delenv("OMP_WAIT_POLICY")
-    compute.wait_quietly()
+    threads.wait_quietly()
     assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
 
 
@@ -103,7 +104,7 @@ def test_freed_memory_is_kept_as_glibc_permits(monkeypatch: pytest.MonkeyPatch, 
             return int(option != -3 or value <= largest)
 
     monkeypatch.setattr(ctypes, "CDLL", lambda name: Glibc)
-    compute.keep_freed_memory()
+    realtime.keep_freed_memory()
     assert asked == [*((-3, value) for value in tried), (-1, 2**31 - 1)]
 
 
@@ -112,7 +113,7 @@ def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> Non
         raise OSError(name)
 
     monkeypatch.setattr(ctypes, "CDLL", missing)
-    compute.keep_freed_memory()
+    realtime.keep_freed_memory()
 
 
 def test_no_driver_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,11 +122,11 @@ def test_no_driver_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(ctypes, "CDLL", missing)
-    assert not compute.has_gpu()
+    assert not threads.has_gpu()
     monkeypatch.setattr(ctypes, "CDLL", lambda name: None)
-    assert compute.has_gpu()
+    assert threads.has_gpu()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert not compute.has_gpu()
+    assert not threads.has_gpu()
 
 
 def test_memory_that_is_free_is_the_least_that_anybody_says(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,18 +144,18 @@ def test_memory_that_is_free_is_the_least_that_anybody_says(monkeypatch: pytest.
 
     monkeypatch.setattr(Path, "read_text", read)
     # The container has a gigabyte, of which 0.7 are used, and 0.1 of those can be had back.
-    assert compute.available_memory() == 400_000_000
+    assert memory.available_memory() == 400_000_000
     told["/sys/fs/cgroup/memory.max"] = "max\n"
-    assert compute.available_memory() == 2_048_000_000
+    assert memory.available_memory() == 2_048_000_000
     told.clear()
-    assert compute.available_memory() is None
+    assert memory.available_memory() is None
 
 
 def test_an_undisturbed_loop_is_spared_the_search_for_old_garbage() -> None:
     before = gc.get_freeze_count()
-    with compute.undisturbed(False):
+    with realtime.undisturbed(False):
         assert gc.get_freeze_count() == before
-    with compute.undisturbed():
+    with realtime.undisturbed():
         assert gc.get_freeze_count() > before
     assert gc.get_freeze_count() == 0
 
@@ -180,23 +181,23 @@ class Scheduler:
 @LINUX
 def test_who_is_ahead_has_the_least_priority_for_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
     linux = Scheduler(monkeypatch, os.SCHED_OTHER, limit=1)
-    with compute.ahead(False):
-        assert linux.policy == os.SCHED_OTHER and not compute.has_priority()
+    with realtime.ahead(False):
+        assert linux.policy == os.SCHED_OTHER and not realtime.has_priority()
     for _ in range(2):  # Also once more.
-        with pytest.raises(KeyError), compute.ahead():
+        with pytest.raises(KeyError), realtime.ahead():
             assert (linux.policy, linux.priority) == (os.SCHED_RR | os.SCHED_RESET_ON_FORK, 1)
-            assert compute.has_priority()
+            assert realtime.has_priority()
             raise KeyError
         assert linux.policy & ~os.SCHED_RESET_ON_FORK == os.SCHED_OTHER
-        assert linux.priority == 0 and not compute.has_priority()
+        assert linux.priority == 0 and not realtime.has_priority()
 
 
 @LINUX
 def test_what_somebody_has_chosen_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     linux = Scheduler(monkeypatch, os.SCHED_FIFO, limit=99)
     linux.priority = 50
-    with compute.ahead():
-        assert (linux.policy, linux.priority) == (os.SCHED_FIFO, 50) and compute.has_priority()
+    with realtime.ahead():
+        assert (linux.policy, linux.priority) == (os.SCHED_FIFO, 50) and realtime.has_priority()
     assert (linux.policy, linux.priority) == (os.SCHED_FIFO, 50)
 
 
@@ -205,20 +206,20 @@ def test_who_may_not_be_ahead_is_told_what_to_do(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     Scheduler(monkeypatch, os.SCHED_OTHER, limit=0)
-    with caplog.at_level("INFO", "plaudit"), compute.ahead():
-        assert not compute.has_priority()
+    with caplog.at_level("INFO", "plaudit"), realtime.ahead():
+        assert not realtime.has_priority()
     assert "no real-time priority (Operation not permitted)" in caplog.text and "rtprio 1" in caplog.text
 
 
 @LINUX
 def test_what_is_begun_ahead_is_not_ahead() -> None:
     found = []
-    with compute.ahead():
-        if not compute.has_priority():
+    with realtime.ahead():
+        if not realtime.has_priority():
             pytest.skip("not allowed here")
-        thread = threading.Thread(target=lambda: found.append(compute.has_priority()))
+        thread = threading.Thread(target=lambda: found.append(realtime.has_priority()))
         thread.start()
         thread.join()
-        ask = "from plaudit.compute import has_priority; raise SystemExit(has_priority())"
+        ask = "from plaudit.utils.realtime import has_priority; raise SystemExit(has_priority())"
         assert subprocess.run([sys.executable, "-c", ask], check=False).returncode == 0
-    assert found == [False] and not compute.has_priority()
+    assert found == [False] and not realtime.has_priority()

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from plaudit import files
 from plaudit.errors import OutputError
-from plaudit.files import whole_file, whole_folder
+from plaudit.utils import atomic_io as files
+from plaudit.utils.atomic_io import whole_file, whole_folder
 
 
 def test_the_new_file_takes_the_place_of_the_old_one(tmp_path: Path) -> None:

@@ -30,16 +30,16 @@ from guide_shell import GUIDES, ROOT, Shell
 from marble import Marble, MarbleConfig
 
 import plaudit
-from plaudit.config.convert import to_dict
-from plaudit.config.files import read_file
-from plaudit.config.trees import get_key
+from plaudit.compat.key_rename import get_key
+from plaudit.config.loader import read_file
+from plaudit.config.structured import to_dict
+from plaudit.data.formats.episode_pkl import EpisodePklWriter
+from plaudit.data.formats.safe_pickle import load_npy, load_pickle
 from plaudit.envs import TaskEnv
 from plaudit.envs.registry import ENVS, build_env
-from plaudit.episodes.formats.episode_pkl import EpisodePklWriter
-from plaudit.episodes.formats.unpickle import load_npy, load_pickle
+from plaudit.pipelines import load, load_fit
 from plaudit.rewards import RewardArtifact, build_reward_model
 from plaudit.rl import ALGORITHMS, POLICIES, Policy
-from plaudit.stages import load, load_fit
 
 torch.set_num_threads(1)
 
@@ -102,7 +102,7 @@ def notices(caplog: pytest.LogCaptureFixture) -> dict[str, str]:
 @pytest.fixture
 def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for drawn in ("plaudit.report.curves.plot_curves", "plaudit.stages.fit_results._draw"):
+    for drawn in ("plaudit.reporting.learning_curves.plot_curves", "plaudit.pipelines.fit_results._draw"):
         monkeypatch.setattr(drawn, lambda *arguments: None)  # Pictures take longer than all else here.
     return Shell.open(tmp_path / "checkout", monkeypatch, capsys)
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from plaudit.processes import how_it_ended, see_off
+from plaudit.utils.subprocesses import how_it_ended, see_off
 
 
 @pytest.mark.parametrize(

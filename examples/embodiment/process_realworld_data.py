@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from plaudit.errors import PlauditError
-from plaudit.stages import process_realworld
+from plaudit.pipelines import process_realworld
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:

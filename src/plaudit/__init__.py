@@ -11,8 +11,8 @@ _PUBLIC = {
     "Config": "plaudit.config.schema",
     "ConfigError": "plaudit.errors",
     "PlauditError": "plaudit.errors",
-    "load_config": "plaudit.config.load",
-    "load_episodes": "plaudit.episodes.formats",
+    "load_config": "plaudit.config.loader",
+    "load_episodes": "plaudit.data.formats",
 }
 
 __all__ = ["Config", "ConfigError", "PlauditError", "__version__", "load_config", "load_episodes"]

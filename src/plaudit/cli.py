@@ -173,10 +173,10 @@ def _plain(value: Any) -> Any:
 
 
 def _stages() -> Any:
-    """`plaudit.stages`, imported only once a command needs it: it brings torch and the simulators."""
+    """`plaudit.pipelines`, imported only once a command needs it: it brings torch and the simulators."""
     import importlib
 
-    return importlib.import_module("plaudit.stages")
+    return importlib.import_module("plaudit.pipelines")
 
 
 def _split(words: Sequence[str]) -> tuple[str | None, list[str]]:
@@ -203,7 +203,7 @@ def _train_arguments(parser: Parser) -> None:
 
 
 def _train(args: argparse.Namespace) -> dict[str, Any]:
-    from plaudit.compute import wait_quietly
+    from plaudit.utils.threads import wait_quietly
 
     wait_quietly()  # A policy that looks at pictures learns with several threads, and a fit may come first.
     recipe, overrides = _split(args.words)
@@ -225,7 +225,7 @@ def _run_arguments(parser: Parser) -> None:
 
 
 def _run(args: argparse.Namespace) -> dict[str, Any]:
-    from plaudit.compute import wait_quietly
+    from plaudit.utils.threads import wait_quietly
 
     wait_quietly()
     recipe, overrides = _split(args.words)
@@ -271,7 +271,7 @@ def _fit_arguments(parser: Parser) -> None:
 
 
 def _fit(args: argparse.Namespace) -> dict[str, Any]:
-    from plaudit.compute import wait_quietly
+    from plaudit.utils.threads import wait_quietly
 
     wait_quietly()
     recipe, overrides = _split(args.words)
@@ -326,15 +326,15 @@ def _recipes_arguments(parser: Parser) -> None:
 
 
 def _recipes(args: argparse.Namespace) -> dict[str, Any]:
-    from plaudit.config.files import recipe_names
+    from plaudit.config.loader import recipe_names
 
     if not args.words:
         rows = [{"name": name, "description": text} for name, text in recipe_names().items()]
         _table(rows)
         return {"recipes": rows}
-    from plaudit.config.convert import to_dict
-    from plaudit.config.load import to_yaml
-    from plaudit.config.runs import has_stages
+    from plaudit.config.loader import to_yaml
+    from plaudit.config.run_config import has_stages
+    from plaudit.config.structured import to_dict
 
     recipe, overrides = _split(args.words)
     if recipe is not None and has_stages(recipe):

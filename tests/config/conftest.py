@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import pytest
 
-from plaudit.config.algorithms import ActorCriticConfig, PPOConfig
-from plaudit.config.load import load_config
+from plaudit.config.algorithm_schema import ActorCriticConfig, PPOConfig
+from plaudit.config.loader import load_config
 from plaudit.config.schema import Config
 from plaudit.registry import Registry
 
@@ -42,8 +42,8 @@ def registries() -> dict[str, Callable[[str], type | None]]:
 
 @pytest.fixture
 def stages(monkeypatch: pytest.MonkeyPatch, registries: dict[str, Any]) -> ModuleType:
-    """A `plaudit.stages` that loads for real and, in place of training, makes the run's folder."""
-    module = ModuleType("plaudit.stages")
+    """A `plaudit.pipelines` that loads for real and, in place of training, makes the run's folder."""
+    module = ModuleType("plaudit.pipelines")
 
     def load(recipe: str | None, overrides: list[str], config_file: Path | None) -> tuple[None, Config]:
         return None, load_config(recipe, overrides, config_file=config_file, registries=registries)
@@ -54,5 +54,5 @@ def stages(monkeypatch: pytest.MonkeyPatch, registries: dict[str, Any]) -> Modul
         return {"run": run}
 
     vars(module).update(load_training=load, fit_and_train=train)
-    monkeypatch.setitem(sys.modules, "plaudit.stages", module)
+    monkeypatch.setitem(sys.modules, "plaudit.pipelines", module)
     return module

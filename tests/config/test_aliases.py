@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from plaudit.config.load import load_config
+from plaudit.config.loader import load_config
 from plaudit.errors import ConfigError
 
 TARGETS = ("max_positive_trajectories", "max_negative_trajectories")

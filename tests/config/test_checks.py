@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from plaudit.config.checks import check_combinations
-from plaudit.config.rewards import ActorConfig, AuditConfig, DataCollectionConfig, RewardConfig
+from plaudit.config.reward_schema import ActorConfig, AuditConfig, DataCollectionConfig, RewardConfig
 from plaudit.config.schema import AlgorithmConfig, Config, EnvConfig, NetworkConfig, PolicyConfig, RuntimeConfig
+from plaudit.config.validation import check_combinations
 from plaudit.errors import ConfigError
 
 PARTS: dict[str, Any] = {"env.train": {}, "env.eval": {}, "policy": {}, "algorithm": {}}

@@ -10,10 +10,9 @@ from typing import Any, Literal
 
 import pytest
 
-from plaudit.config.convert import fill, to_dict, written
-from plaudit.config.describe import describe
-from plaudit.config.keys import REQUIRED
+from plaudit.config.docs import describe
 from plaudit.config.schema import Config, RuntimeConfig
+from plaudit.config.structured import REQUIRED, fill, to_dict, written
 from plaudit.errors import ConfigError
 
 

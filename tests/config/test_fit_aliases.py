@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from plaudit.config.load import load_config, load_fit_config, save_config
+from plaudit.config.loader import load_config, load_fit_config, save_config
 from plaudit.config.schema import FitConfig
 from plaudit.errors import ConfigError
 
@@ -113,7 +113,7 @@ def test_what_cannot_work_is_said(word: str, message: str) -> None:
 
 
 def test_the_models_keys_are_checked_by_its_registry() -> None:
-    from plaudit.rewards.config import BinaryClassifierConfig
+    from plaudit.reward_models.config import BinaryClassifierConfig
 
     asked: list[Any] = []
 

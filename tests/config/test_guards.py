@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from plaudit.config.guards import Guard, check_names, parse_guard
+from plaudit.config.guard_expressions import Guard, check_names, parse_guard
 
 
 @pytest.mark.parametrize(

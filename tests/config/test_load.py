@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
-from plaudit.config.algorithms import ActorCriticConfig, PPOConfig
-from plaudit.config.checks import env_cfg
-from plaudit.config.convert import fill, to_dict
-from plaudit.config.files import recipe_names
-from plaudit.config.load import is_saved_config, load_config, save_config
+from plaudit.config.algorithm_schema import ActorCriticConfig, PPOConfig
+from plaudit.config.loader import is_saved_config, load_config, recipe_names, save_config
 from plaudit.config.schema import Config, EnvConfig, NetworkConfig, PolicyConfig, RuntimeConfig
+from plaudit.config.structured import fill, to_dict
+from plaudit.config.validation import env_cfg
 from plaudit.errors import ConfigError, OutputError
 
 # Seed 004's blocks as printed, with the runtime keys that it lists.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plaudit.config.load import load_config, load_fit_config, save_config
+from plaudit.config.loader import load_config, load_fit_config, save_config
 
 TEXT = "reward: {reward_mode: '${on_gpu:per_step,terminal}', training: {optim: {lr: '${on_gpu:3e-4,1e-3}'}}}"
 
@@ -15,7 +15,7 @@ TEXT = "reward: {reward_mode: '${on_gpu:per_step,terminal}', training: {optim: {
 def test_a_gpu_counts_where_a_run_may_have_it(
     gpu: bool, cuda: str, found: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plaudit.config.resolvers.has_gpu", lambda: gpu)
+    monkeypatch.setattr("plaudit.config.loader.has_gpu", lambda: gpu)
     (tmp_path / "mine.yaml").write_text(TEXT)
     config = load_fit_config(tmp_path / "mine.yaml", [f"runtime.cuda={cuda}"])
     assert config.reward.reward_mode == ("terminal", "per_step")[found]
@@ -23,16 +23,16 @@ def test_a_gpu_counts_where_a_run_may_have_it(
 
 
 def test_without_a_word_on_cuda_a_gpu_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plaudit.config.resolvers.has_gpu", lambda: True)
+    monkeypatch.setattr("plaudit.config.loader.has_gpu", lambda: True)
     (tmp_path / "mine.yaml").write_text("reward: {batch_size: '${on_gpu:512,64}'}")
     assert load_fit_config(tmp_path / "mine.yaml").reward.batch_size == 512
 
 
 def test_a_saved_config_holds_the_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plaudit.config.resolvers.has_gpu", lambda: True)
+    monkeypatch.setattr("plaudit.config.loader.has_gpu", lambda: True)
     config = load_config("maniskill_ppo_mlp")
     save_config(config, tmp_path / "config.yaml")
-    monkeypatch.setattr("plaudit.config.resolvers.has_gpu", lambda: False)
+    monkeypatch.setattr("plaudit.config.loader.has_gpu", lambda: False)
     assert load_config(tmp_path / "config.yaml") == config and config.env.cfg["num_envs"] == 1024
     assert load_config("maniskill_ppo_mlp").env.cfg["num_envs"] == 32
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from plaudit.config.load import load_config
+from plaudit.config.loader import load_config
 from plaudit.config.schema import Config
 from plaudit.envs.registry import env_config_type
 from plaudit.errors import ConfigError

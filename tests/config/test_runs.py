@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from plaudit.config.load import load_config, save_config
-from plaudit.config.runs import has_stages, load_plan
+from plaudit.config.loader import load_config, save_config
+from plaudit.config.run_config import has_stages, load_plan
 from plaudit.errors import ConfigError
 
 RECIPE = """

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import torch
 
-from plaudit.envs.maniskill_sim import Layout
+from plaudit.envs.maniskill.simulation import Layout
 from plaudit.errors import ConfigError
 
 LAYOUT = Layout(

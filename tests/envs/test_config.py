@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from plaudit.config.convert import fill
+from plaudit.config.structured import fill
 from plaudit.envs.config import GymConfig, ProbeConfig
 from plaudit.envs.mujoco.config import (
     HOLE_DEPTH,

@@ -15,8 +15,8 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 
 from plaudit.envs import Step, build_env
 from plaudit.envs.config import GymConfig
-from plaudit.envs.gym import GymVecEnv
-from plaudit.envs.random import episode_seeds
+from plaudit.envs.episode_rng import episode_seeds
+from plaudit.envs.gym.adapter import GymVecEnv
 from plaudit.envs.testing import (
     check_env,
     check_episode_ends,

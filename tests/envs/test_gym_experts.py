@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from plaudit.envs.gym_experts import Expert
+from plaudit.envs.gym.experts import Expert
 from plaudit.errors import ConfigError
 
 SPACE = gymnasium.spaces.Box(-1, 1, (2,), np.float32)

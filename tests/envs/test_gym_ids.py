@@ -9,7 +9,7 @@ from pathlib import Path
 import gymnasium
 import pytest
 
-from plaudit.envs.gym_ids import find_spec
+from plaudit.envs.gym.ids import find_spec
 from plaudit.errors import MissingDependencyError, RegistryError
 
 
@@ -45,8 +45,8 @@ def test_a_module_that_is_not_there() -> None:
     ],
 )
 def test_the_package_of_an_id_is_named(env_id: str, module: str, install: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [*sys.modules, "plaudit.envs.gym_metaworld"]:
-        if name.split(".")[0] == module or name == "plaudit.envs.gym_metaworld":
+    for name in [*sys.modules, "plaudit.envs.gym.metaworld"]:
+        if name.split(".")[0] == module or name == "plaudit.envs.gym.metaworld":
             monkeypatch.delitem(sys.modules, name, raising=False)
     for name in [name for name in gymnasium.registry if name == env_id]:
         monkeypatch.delitem(gymnasium.registry, name)
@@ -63,6 +63,6 @@ def test_the_package_of_a_namespace_is_imported(tmp_path: Path) -> None:
         "import gymnasium\n"
         "gymnasium.register('my_envs/Swing-v0', entry_point='gymnasium.envs.classic_control:PendulumEnv')\n"
     )
-    code = "from plaudit.envs.gym_ids import find_spec; print(find_spec('my_envs/Swing-v0').id)"
+    code = "from plaudit.envs.gym.ids import find_spec; print(find_spec('my_envs/Swing-v0').id)"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "my_envs/Swing-v0"

@@ -10,7 +10,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, Text
 
-from plaudit.envs.gym_obs import ObsReader, row, stack
+from plaudit.envs.gym.observations import ObsReader, row, stack
 from plaudit.errors import ConfigError, EnvError
 
 CPU = torch.device("cpu")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plaudit.envs.gym_success import SUCCESS_KEYS, SuccessReader, batched
+from plaudit.envs.gym.success import SUCCESS_KEYS, SuccessReader, batched
 from plaudit.errors import EnvError
 
 NOBODY, FIRST = np.array([False, False]), np.array([True, False])

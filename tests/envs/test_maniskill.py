@@ -17,14 +17,14 @@ import pytest
 import torch
 
 from plaudit.envs import build_env
-from plaudit.envs import maniskill as adapter
-from plaudit.envs.maniskill import MEMORY, ManiSkillEnv
-from plaudit.envs.maniskill_config import ManiSkillConfig
-from plaudit.envs.maniskill_pool import WorkerPool
-from plaudit.envs.maniskill_sim import ManiSkillSim
+from plaudit.envs.maniskill import adapter
+from plaudit.envs.maniskill.adapter import MEMORY, ManiSkillEnv
+from plaudit.envs.maniskill.config import ManiSkillConfig
+from plaudit.envs.maniskill.process_pool import WorkerPool
+from plaudit.envs.maniskill.simulation import ManiSkillSim
 from plaudit.envs.testing import CHECKS, Make, check_frames, check_seeds, check_snapshots, check_steps
 from plaudit.errors import ConfigError, EnvError, MissingDependencyError, RegistryError
-from plaudit.stages import env_keys
+from plaudit.pipelines import env_keys
 
 torch.set_num_threads(1)
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from plaudit.envs import VecEnv, env_config_type, register_env
-from plaudit.envs.maniskill_config import ManiSkillConfig
+from plaudit.envs.maniskill.config import ManiSkillConfig
 from plaudit.errors import ConfigError, RegistryError
-from plaudit.stages import load
+from plaudit.pipelines import load
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from plaudit.envs.maniskill_experts import ABOVE, pick_cube, push_cube
+from plaudit.envs.maniskill.experts import ABOVE, pick_cube, push_cube
 
 SIZE = 0.02
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import torch
 
-from plaudit.envs.maniskill_pool import WorkerPool
-from plaudit.envs.maniskill_worker import Shapes, SharedArrays
+from plaudit.envs.maniskill.process_pool import WorkerPool
+from plaudit.envs.maniskill.worker import Shapes, SharedArrays
 from plaudit.errors import ConfigError, EnvError
 
 torch.set_num_threads(1)
@@ -109,7 +109,7 @@ def test_an_answer_that_was_given_up_is_not_taken_for_the_next(make: Make, monke
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("plaudit.envs.maniskill_pool.connection.wait", interrupted)
+        patch.setattr("plaudit.envs.maniskill.process_pool.connection.wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
             pool.advance(torch.ones(1, 1))
     portraits = pool.portrait([0])
@@ -126,7 +126,7 @@ def test_close_ends_the_processes_and_may_come_twice(make: Make) -> None:
 def test_workers_end_with_their_parent_however_it_ends(tmp_path: Path) -> None:
     script = tmp_path / "unguarded.py"  # Without `if __name__ == "__main__"`, as people write it.
     script.write_text(
-        "from plaudit.envs.maniskill_pool import WorkerPool\n"
+        "from plaudit.envs.maniskill.process_pool import WorkerPool\n"
         "pool = WorkerPool('fake_sims:Counter', {}, 1, 1, False, (8, 8), 60.0)\n"
         "print(pool._workers[0].process.pid, flush=True)\n"
         "import os, signal\n"

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from plaudit.envs.maniskill_config import ManiSkillConfig
-from plaudit.envs.maniskill_sim import ManiSkillSim, _drawer, _explained
+from plaudit.envs.maniskill.config import ManiSkillConfig
+from plaudit.envs.maniskill.simulation import ManiSkillSim, _drawer, _explained
 from plaudit.errors import MissingDependencyError
 
 

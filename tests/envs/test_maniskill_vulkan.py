@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from plaudit.envs import maniskill_vulkan
-from plaudit.envs.maniskill_vulkan import Device, problem_with, require_vulkan
+from plaudit.envs.maniskill import vulkan as maniskill_vulkan
+from plaudit.envs.maniskill.vulkan import Device, problem_with, require_vulkan
 from plaudit.errors import MissingDependencyError
 
 OLD = Device("llvmpipe (LLVM 15.0.6, 256 bits)", "llvmpipe Mesa 22.3.6 (LLVM 15.0.6)", software=True)

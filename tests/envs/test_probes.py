@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from plaudit.envs.config import ProbeConfig
-from plaudit.envs.probes import ActionReward, ConstantValue, Discount, ObsActionReward, ObsValue, Probe, Timeout
+from plaudit.envs.probe_envs import ActionReward, ConstantValue, Discount, ObsActionReward, ObsValue, Probe, Timeout
 
 GAMMA = 0.9
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from plaudit.envs.random import _mix, episode_uniforms
+from plaudit.envs.episode_rng import _mix, episode_uniforms
 
 MASK = 2**64 - 1
 GOLDEN = 0x9E3779B97F4A7C15

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import torch
 
-from plaudit.config.checks import env_cfg
-from plaudit.config.load import load_config
+from plaudit.config.loader import load_config
+from plaudit.config.validation import env_cfg
 from plaudit.envs import Outcome, Step, TaskEnv, VecEnv, build_env, env_config_type, register_env
 from plaudit.envs.base import Obs
 from plaudit.envs.config import GymConfig, ProbeConfig

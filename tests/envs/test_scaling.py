@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from plaudit.envs.scaling import fit
+from plaudit.utils.images import fit
 
 
 def test_a_smaller_picture_is_made_of_means() -> None:

@@ -9,7 +9,7 @@ import torch
 
 from plaudit.envs import build_env
 from plaudit.envs.base import Obs, Step
-from plaudit.envs.wrapping import EnvWrapper
+from plaudit.envs.wrapper import EnvWrapper
 
 
 class Plain(EnvWrapper):

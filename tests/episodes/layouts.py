@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from plaudit.episodes import Episode, EpisodeStore
+from plaudit.data import Episode, EpisodeStore
 
 CAMERA = "base_camera"
 

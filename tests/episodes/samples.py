@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from plaudit.episodes import Episode
+from plaudit.data import Episode
 
 
 def make_episode(id: str, *, success_at: int | None = None, length: int = 5, **changes: Any) -> Episode:

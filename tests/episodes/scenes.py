@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from plaudit.episodes import Episode, EpisodeStore
+from plaudit.data import Episode, EpisodeStore
 
 LENGTH, SIZE = 14, 48
 

@@ -9,8 +9,8 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+from plaudit.data import Episode
 from plaudit.envs.base import Frames, Obs, Outcome, TaskEnv
-from plaudit.episodes import Episode
 
 SIZE = (4, 6)
 LIMIT = 10

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from plaudit.episodes.actors import LONGEST_BURST, LONGEST_OVERRUN, Act, Actor, Crew, uniform
+from plaudit.data.behaviors import LONGEST_BURST, LONGEST_OVERRUN, Act, Actor, Crew, uniform
 from plaudit.errors import ConfigError
 
 

@@ -13,12 +13,12 @@ import torch
 from samples import assert_same
 from scripted import Scripted, check_episode
 
+from plaudit.data import Episode, EpisodeStore
+from plaudit.data.background_writer import BackgroundWriter
+from plaudit.data.recorder import RewardDataCollector
+from plaudit.data.recording_env import DataCollectorWrapper
 from plaudit.envs.registry import build_env
 from plaudit.envs.testing import Make, check_env, check_frames, check_saved_state, check_seeds, check_steps
-from plaudit.episodes import Episode, EpisodeStore
-from plaudit.episodes.collector import RewardDataCollector
-from plaudit.episodes.wrapper import DataCollectorWrapper
-from plaudit.episodes.writer import BackgroundWriter
 from plaudit.errors import ConfigError, DataError, EnvError
 
 LENGTHS = [[3, 1, 4], [1, 1, 6], [5], [2, 7]]

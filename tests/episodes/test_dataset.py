@@ -13,9 +13,10 @@ import torch
 from samples import make_episode
 from torch.utils.data import DataLoader
 
-from plaudit.episodes import Episode, EpisodeSource, EpisodeStore, reading
-from plaudit.episodes.dataset import FrameDataset
-from plaudit.episodes.split import SplitSettings, split_episodes
+from plaudit.data import Episode, EpisodeSource, EpisodeStore
+from plaudit.data import dataset as reading
+from plaudit.data.dataset import FrameDataset
+from plaudit.data.split import SplitSettings, split_episodes
 from plaudit.errors import DataError
 
 
@@ -95,7 +96,7 @@ def test_labels_are_known_without_opening_a_file(store: EpisodeStore, monkeypatc
     def refuse(path: object) -> None:
         raise AssertionError(f"{path} was opened")
 
-    monkeypatch.setattr("plaudit.episodes.tensors.read", refuse)
+    monkeypatch.setattr("plaudit.data.serialization.read", refuse)
     assert len(FrameDataset(EpisodeStore(store.path)).labels) == sum(len(s.labels) for s in store.summaries())
 
 

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from scenes import LENGTH, alter, make_store, scene
 
-from plaudit.episodes import Episode, EpisodeStore
-from plaudit.episodes.doctor import KINDS, LOOK, SPOILS, Diagnosis, diagnose
-from plaudit.episodes.doctor.page import write_diagnosis
-from plaudit.episodes.episode import EpisodeSource
-from plaudit.episodes.manifests import read_members, save_splits
-from plaudit.episodes.split import split_episodes
+from plaudit.data import Episode, EpisodeStore
+from plaudit.data.doctor import KINDS, LOOK, SPOILS, Diagnosis, diagnose
+from plaudit.data.doctor.html import write_diagnosis
+from plaudit.data.episode import EpisodeSource
+from plaudit.data.split import split_episodes
+from plaudit.data.split_files import read_members, save_splits
 
 COUNT = 24
 ONE = "scene-003"
@@ -416,7 +416,7 @@ def test_the_page_is_written_even_of_a_damaged_data_set(data: Path, tmp_path: Pa
 
 
 def test_findings_are_counted_beyond_those_that_are_named(tmp_path: Path) -> None:
-    from plaudit.episodes.doctor.findings import MOST_SPOTS, Notebook, Spot
+    from plaudit.data.doctor.issues import MOST_SPOTS, Notebook, Spot
 
     notes = Notebook()
     for number in range(MOST_SPOTS + 7):

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from samples import make_episode
 
-from plaudit.episodes import EpisodeStore
-from plaudit.episodes.gallery import changes, contact_sheet, gallery, tile
+from plaudit.data import EpisodeStore
+from plaudit.data.contact_sheet import changes, contact_sheet, gallery, tile
 from plaudit.errors import OutputError
-from plaudit.report.sheet import BAD, GOOD, UNSURE
+from plaudit.reporting.contact_sheet import BAD, GOOD, UNSURE
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scenes import scene
 
-from plaudit.episodes.hashing import BITS, PerceptualHash, difference, digest, distance, thumbnails
+from plaudit.data.image_hashing import BITS, PerceptualHash, difference, digest, distance, thumbnails
 
 
 def test_thumbnails_are_means_over_the_cells_of_a_grid() -> None:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from samples import assert_same, make_episode
 
-from plaudit.episodes import EpisodeStore
-from plaudit.episodes.dataset import FrameDataset
-from plaudit.episodes.joined import JoinedStore
+from plaudit.data import EpisodeStore
+from plaudit.data.dataset import FrameDataset
+from plaudit.data.store import JoinedStore
 from plaudit.errors import DataError, OutputError
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from samples import make_episode
 
-from plaudit.episodes import EpisodeStore
-from plaudit.episodes.manifests import earlier_assignment, load_split, load_splits, read_members, save_splits
-from plaudit.episodes.split import SplitSettings, split_episodes
+from plaudit.data import EpisodeStore
+from plaudit.data.split import SplitSettings, split_episodes
+from plaudit.data.split_files import earlier_assignment, load_split, load_splits, read_members, save_splits
 from plaudit.errors import DataError
 
 

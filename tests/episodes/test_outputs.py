@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plaudit.episodes.outputs import Output, Reader
+from plaudit.data.step_adapter import Output, Reader
 
 
 def say(reader: Reader, brightness: float, **more: Any) -> Output:

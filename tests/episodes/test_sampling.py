@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from plaudit.episodes.sampling import Selection, importance, is_whole
+from plaudit.data.frame_selection import Selection, importance, is_whole
 
 
 def selected(labels: list[int], count: int | None, id: str = "a") -> list[int]:

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from samples import make_episode
 
-from plaudit.episodes import FAILURE, SUCCESS, Episode, EpisodeSource, EpisodeStore, Summary
-from plaudit.episodes.split import Split, SplitSettings, assign, split_episodes
+from plaudit.data import FAILURE, SUCCESS, Episode, EpisodeSource, EpisodeStore, Summary
+from plaudit.data.split import Split, SplitSettings, assign, split_episodes
 from plaudit.errors import DataError
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from samples import assert_same, make_episode
 
-from plaudit.episodes import Episode
-from plaudit.episodes.stationary import repeats, still_steps, without_still_steps
+from plaudit.data import Episode
+from plaudit.data.frame_selection import repeats, still_steps, without_still_steps
 
 
 def with_still(*steps: int, length: int = 6, success_at: int | None = None, **changes: Any) -> Episode:

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from samples import assert_same, make_episode
 
-from plaudit.episodes import Episode, EpisodeStore
-from plaudit.episodes import store as store_module
-from plaudit.episodes import tensors as files
+from plaudit.data import Episode, EpisodeStore
+from plaudit.data import serialization as files
+from plaudit.data import store as store_module
 from plaudit.errors import DataError, OutputError
 
 

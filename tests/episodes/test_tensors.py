@@ -9,7 +9,8 @@ import numpy as np
 from safetensors import safe_open
 from samples import assert_same, make_episode
 
-from plaudit.episodes import Episode, tensors
+from plaudit.data import Episode
+from plaudit.data import serialization as tensors
 
 
 def test_the_library_reads_what_we_write(tmp_path: Path) -> None:

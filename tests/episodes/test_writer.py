@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from samples import assert_same, make_episode
 
-from plaudit.episodes import Counts, Episode, EpisodeStore
-from plaudit.episodes.writer import BackgroundWriter, size
+from plaudit.data import Counts, Episode, EpisodeStore
+from plaudit.data.background_writer import BackgroundWriter, size
 from plaudit.errors import DataError, OutputError
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 MODULES = {
-    "rlinf.envs.wrappers": "plaudit.episodes.wrapper",
+    "rlinf.envs.wrappers": "plaudit.data.recording_env",
     "rlinf.workers.reward.reward_worker": "plaudit.rewards",
     "rlinf.algorithms.rewards.embodiment": "plaudit.rewards",
     "embodichain.agents.rl.algo": "plaudit.rl",

@@ -7,7 +7,7 @@ import io
 import pytest
 from terminals import Clock, Terminal
 
-from plaudit.report.collection import CollectionDisplay, Tally
+from plaudit.reporting.progress import CollectionDisplay, Tally
 
 
 def tally(positive: int, negative: int, wanted: tuple[int | None, int | None] = (100, 50)) -> Tally:

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from plaudit.errors import OutputError
-from plaudit.report.curves import plot_curves, read_curves
+from plaudit.reporting.learning_curves import plot_curves, read_curves
 
 
 def write_log(path: Path, rows: list[dict[str, Any]], tail: str = "") -> Path:

@@ -7,7 +7,7 @@ import io
 import pytest
 from terminals import Clock, Terminal
 
-from plaudit.report.display import ProgressDisplay, compact, duration
+from plaudit.reporting.progress import ProgressDisplay, compact, duration
 
 METRICS = {"rollout/success_once": 0.4, "rollout/return": 12.34, "charts/steps_per_second": 10_100.0}
 

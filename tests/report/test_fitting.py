@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 
-from plaudit.report.fitting import FitDisplay
+from plaudit.reporting.progress import FitDisplay
 
 TRAIN = {
     "train/epoch": 1.25,

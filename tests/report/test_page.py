@@ -11,8 +11,8 @@ import numpy as np
 from pages import Balanced
 from PIL import Image
 
-from plaudit.report.page import bullets, strip, table, tag, tiles, write_page
-from plaudit.report.sheet import GOOD, Strip, Tile
+from plaudit.reporting.contact_sheet import GOOD, Strip, Tile
+from plaudit.reporting.html import bullets, strip, table, tag, tiles, write_page
 
 
 def test_a_page_is_well_formed_and_fetches_nothing(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from plaudit.report.plots import Series, interval, line_chart, nice_ticks
+from plaudit.reporting.plots import Series, interval, line_chart, nice_ticks
 
 
 def test_lines_are_where_the_numbers_are() -> None:

@@ -10,9 +10,9 @@ import pytest
 from pages import Balanced, look, needs_browser
 from PIL import Image
 
-from plaudit.report.plots import Series, line_chart
-from plaudit.report.report import LARGEST, Picture, Rate, Report, Section, Table, timing, write_report
-from plaudit.report.video import write_video
+from plaudit.reporting.plots import Series, line_chart
+from plaudit.reporting.report import LARGEST, Picture, Rate, Report, Section, Table, timing, write_report
+from plaudit.reporting.video import write_video
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from plaudit.errors import OutputError
-from plaudit.report import reward_figures
-from plaudit.report.reward_figures import (
+from plaudit.reporting import reward_figures
+from plaudit.reporting.reward_figures import (
     Track,
     draw_precision_recall,
     draw_reliability,

@@ -8,8 +8,20 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from plaudit.report.sheet import BAD, BORDER, GOOD, MARGIN, TALLEST, TITLE, WIDE, Strip, Tile, draw_sheet, enlarge
-from plaudit.report.sheet import write_sheet as write
+from plaudit.reporting.contact_sheet import (
+    BAD,
+    BORDER,
+    GOOD,
+    MARGIN,
+    TALLEST,
+    TITLE,
+    WIDE,
+    Strip,
+    Tile,
+    draw_sheet,
+    enlarge,
+)
+from plaudit.reporting.contact_sheet import write_sheet as write
 
 
 def test_small_frames_grow_by_whole_numbers() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from plaudit.report.tables import PLAIN_WIDTH, show_table, track
+from plaudit.reporting.progress import PLAIN_WIDTH, show_table, track
 
 
 def test_a_table_has_a_line_for_each_row_and_no_markup(capsys: pytest.CaptureFixture[str]) -> None:

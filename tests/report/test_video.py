@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from plaudit.errors import OutputError
-from plaudit.report.video import DARK, GREEN, GREY, film_strip, tile, write_video
+from plaudit.reporting.video import DARK, GREEN, GREY, film_strip, tile, write_video
 
 
 def test_video_plays_back(tmp_path: Path) -> None:

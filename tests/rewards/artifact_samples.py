@@ -9,12 +9,11 @@ import numpy as np
 import torch
 from score_samples import make_scores
 
-from plaudit.episodes.episode import Frames
-from plaudit.rewards.artifact import RewardArtifact
-from plaudit.rewards.artifact_files import Sample
-from plaudit.rewards.calibration import Calibration
-from plaudit.rewards.model import RewardModel, build_reward_model
-from plaudit.rewards.threshold import pick_threshold
+from plaudit.data.episode import Frames
+from plaudit.reward_models.artifact import RewardArtifact, Sample
+from plaudit.reward_models.evaluation.calibration import Calibration
+from plaudit.reward_models.evaluation.threshold import pick_threshold
+from plaudit.reward_models.model import RewardModel, build_reward_model
 
 torch.set_num_threads(1)
 

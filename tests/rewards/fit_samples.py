@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from plaudit.config.rewards import AugmentConfig, OptimConfig, TrainingConfig
-from plaudit.episodes import Episode, EpisodeStore
-from plaudit.episodes.dataset import FrameDataset
-from plaudit.episodes.split import Split, split_episodes
-from plaudit.rewards.augment import Augment
-from plaudit.rewards.config import DEFAULT_MODEL
-from plaudit.rewards.feeds import FrameFeed
-from plaudit.rewards.fit import Fit
-from plaudit.rewards.model import RewardModel, build_reward_model
+from plaudit.config.reward_schema import AugmentConfig, OptimConfig, TrainingConfig
+from plaudit.data import Episode, EpisodeStore
+from plaudit.data.dataset import FrameDataset
+from plaudit.data.split import Split, split_episodes
+from plaudit.reward_models.config import DEFAULT_MODEL
+from plaudit.reward_models.model import RewardModel, build_reward_model
+from plaudit.reward_models.training.augment import Augment
+from plaudit.reward_models.training.batches import FrameFeed
+from plaudit.reward_models.training.trainer import Fit
 
 SIZE, LENGTH = 20, 8
 MODEL = {**DEFAULT_MODEL, "width": 8, "encoder_stages": 2, "hidden_dim": 16, "image_size": [3, SIZE, SIZE]}

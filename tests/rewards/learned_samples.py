@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from plaudit.config.rewards import RewardConfig
+from plaudit.config.reward_schema import RewardConfig
 from plaudit.envs.base import Frames, Obs, Outcome, Reading, TaskEnv
-from plaudit.rewards.artifact import RewardArtifact
-from plaudit.rewards.config import RewardModelConfig
-from plaudit.rewards.firing import Decision
-from plaudit.rewards.model import RewardModel, register_reward_model
-from plaudit.rewards.pipeline import RewardManager
-from plaudit.rewards.threshold import Choice
+from plaudit.reward_models.artifact import RewardArtifact
+from plaudit.reward_models.config import RewardModelConfig
+from plaudit.reward_models.evaluation.success_decision import Decision
+from plaudit.reward_models.evaluation.threshold import Choice
+from plaudit.reward_models.model import RewardModel, register_reward_model
+from plaudit.rewards.reward_function import RewardManager
 
 SIZE = (4, 6)
 

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from plaudit.rewards.scores import Scores
+from plaudit.reward_models.evaluation.scores import Scores
 
 FEW = settings(deadline=None, max_examples=50)
 """Enough for small arrays, and no failure because the machine is busy."""

@@ -15,13 +15,13 @@ import torch
 from artifact_samples import CALIBRATION, TEST, VALIDATION, make_artifact, make_model
 from score_samples import make_scores
 
-from plaudit.config.convert import to_dict
+from plaudit.config.structured import to_dict
 from plaudit.errors import CheckpointError, DataError, NonFiniteError, OutputError
-from plaudit.rewards.artifact import RewardArtifact
-from plaudit.rewards.calibration import Calibration
-from plaudit.rewards.firing import Decision
-from plaudit.rewards.metrics import evaluate
-from plaudit.rewards.threshold import pick_threshold
+from plaudit.reward_models.artifact import RewardArtifact
+from plaudit.reward_models.evaluation.calibration import Calibration
+from plaudit.reward_models.evaluation.metrics import evaluate
+from plaudit.reward_models.evaluation.success_decision import Decision
+from plaudit.reward_models.evaluation.threshold import pick_threshold
 
 
 @pytest.fixture(scope="module")
@@ -209,7 +209,7 @@ def test_damage_is_named(copied: Path, damage: Callable[[Path], None], words: st
 )
 def test_a_model_that_is_not_known_here_is_named(copied: Path, key: str, value: str, words: str) -> None:
     """As of a newer version, or of a user's own model: the id is right."""
-    from plaudit.rewards.artifact_files import read_document
+    from plaudit.reward_models.artifact import read_document
 
     document = read_document(copied)
     document = dataclasses.replace(document, model={**document.model, key: value})

@@ -11,16 +11,15 @@ from learned_samples import Slider, brightness, manager
 from numpy.typing import NDArray
 from score_samples import make_scores
 
-from plaudit.config.rewards import AuditConfig
-from plaudit.episodes.episode import FAILURE, SUCCESS, UNKNOWN
-from plaudit.rewards import gathering as module
-from plaudit.rewards.audit import Audit
-from plaudit.rewards.bounds import rate_bounds
-from plaudit.rewards.env import RewardedEnv
-from plaudit.rewards.followed import EPISODES, PER_EPISODE, Followed, Watched
-from plaudit.rewards.pipeline import Judged
-from plaudit.rewards.tally import KINDS, Reference, kinds_of
-from plaudit.rewards.watch import Seen, Shown
+from plaudit.config.reward_schema import AuditConfig
+from plaudit.data.episode import FAILURE, SUCCESS, UNKNOWN
+from plaudit.reward_models.evaluation.confidence_bounds import rate_bounds
+from plaudit.rewards import reward_env as module
+from plaudit.rewards.audit.audit import KINDS, Audit, Reference, kinds_of
+from plaudit.rewards.audit.frame_recorder import EPISODES, PER_EPISODE, Followed, Watched
+from plaudit.rewards.callbacks import Seen, Shown
+from plaudit.rewards.reward_env import RewardedEnv
+from plaudit.rewards.reward_function import Judged
 
 torch.set_num_threads(1)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from plaudit.config.rewards import AugmentConfig
-from plaudit.rewards.augment import Augment
+from plaudit.config.reward_schema import AugmentConfig
+from plaudit.reward_models.training.augment import Augment
 
 NOTHING = AugmentConfig(shift=0, zoom=0.0, brightness=0.0, contrast=0.0, colour=0.0)
 

@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from score_samples import FEW
 
-from plaudit.rewards.bounds import beta_cumulative, beta_quantile, clustered_bounds, episodes_needed, rate_bounds
+from plaudit.reward_models.evaluation.confidence_bounds import (
+    beta_cumulative,
+    beta_quantile,
+    clustered_bounds,
+    episodes_needed,
+    rate_bounds,
+)
 
 
 @pytest.mark.parametrize(

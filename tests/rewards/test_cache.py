@@ -12,18 +12,18 @@ import pytest
 import torch
 from fit_samples import SETTINGS, small_model, square, square_splits
 
-from plaudit.config.rewards import AugmentConfig, OptimConfig
-from plaudit.episodes import EpisodeStore
-from plaudit.episodes.dataset import FrameDataset
-from plaudit.episodes.split import split_episodes
+from plaudit.config.reward_schema import AugmentConfig, OptimConfig
+from plaudit.data import EpisodeStore
+from plaudit.data.dataset import FrameDataset
+from plaudit.data.split import split_episodes
 from plaudit.errors import OutputError
-from plaudit.rewards import cache as cache_module
-from plaudit.rewards.augment import Augment
-from plaudit.rewards.cache import FeatureCache
-from plaudit.rewards.feeds import FeatureFeed, FrameFeed
-from plaudit.rewards.fit import Fit
-from plaudit.rewards.model import RewardModel
-from plaudit.rewards.scoring import score
+from plaudit.reward_models.evaluation.scores import score
+from plaudit.reward_models.model import RewardModel
+from plaudit.reward_models.training import feature_cache as cache_module
+from plaudit.reward_models.training.augment import Augment
+from plaudit.reward_models.training.batches import FeatureFeed, FrameFeed
+from plaudit.reward_models.training.feature_cache import FeatureCache
+from plaudit.reward_models.training.trainer import Fit
 
 torch.set_num_threads(1)
 

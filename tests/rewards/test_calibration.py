@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from score_samples import FEW, any_scores, logit
 
-from plaudit.rewards.calibration import SURE, Calibration, fit_calibration, log_loss, sigmoid
-from plaudit.rewards.scores import Scores
+from plaudit.reward_models.evaluation.calibration import SURE, Calibration, fit_calibration, log_loss, sigmoid
+from plaudit.reward_models.evaluation.scores import Scores
 
 
 def grouped(*groups: tuple[float, int, int]) -> tuple[np.ndarray, np.ndarray]:

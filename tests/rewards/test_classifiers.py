@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from plaudit.config.convert import fill, to_dict
+from plaudit.config.structured import fill, to_dict
 from plaudit.errors import CheckpointError, MissingDependencyError
+from plaudit.reward_models.classifiers import EncodedRewardModel
 from plaudit.rewards import BinaryClassifierConfig, RewardModel, build_reward_model
-from plaudit.rewards.classifiers import EncodedRewardModel
 from plaudit.vision.resnet import ResNet
 
 TWO = ["base_camera", "wrist_camera"]

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from score_samples import FEW, any_scores
 
-from plaudit.rewards import curves
-from plaudit.rewards.scores import Scores
+from plaudit.reward_models.evaluation import metrics as curves
+from plaudit.reward_models.evaluation.scores import Scores
 
 VALUES, LABELS = np.array([0.1, 0.4, 0.35, 0.8]), np.array([0, 0, 1, 1])
 

@@ -16,7 +16,10 @@ from artifact_samples import CALIBRATION, SIZE, make_artifact, make_frames, make
 from torch import nn
 
 from plaudit.errors import CheckpointError, ConfigError, DataError, NonFiniteError
-from plaudit.rewards import RewardArtifact, RewardEngine, graph_cache, onnx_graphs, precision
+from plaudit.reward_models.inference import onnx_cache as graph_cache
+from plaudit.reward_models.inference import onnx_graphs
+from plaudit.reward_models.training import bf16_probe as precision
+from plaudit.rewards import RewardArtifact, RewardEngine
 
 FRAMES = make_frames(40, seed=5)
 CAMERAS = ["base_camera", "wrist_camera"]

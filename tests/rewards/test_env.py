@@ -11,9 +11,9 @@ from learned_samples import Broken, Slider, brightness, manager, pictures
 
 from plaudit.envs.base import Frames, Step
 from plaudit.errors import CheckpointError, DataError, EnvError
-from plaudit.rewards import gathering as module
-from plaudit.rewards.env import RewardedEnv, check_cameras
-from plaudit.rewards.watch import RewardListener, Seen
+from plaudit.rewards import reward_env as module
+from plaudit.rewards.callbacks import RewardListener, Seen
+from plaudit.rewards.reward_env import RewardedEnv, check_cameras
 
 torch.set_num_threads(1)
 

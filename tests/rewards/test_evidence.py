@@ -12,8 +12,8 @@ from learned_samples import SIZE, Slider, manager, pictures
 
 from plaudit.envs.base import Frames, Obs
 from plaudit.errors import CheckpointError, DataError
-from plaudit.rewards.env import RewardedEnv
-from plaudit.rewards.evidence import PLAIN, Evidence, judge_again
+from plaudit.rewards.relabel import PLAIN, Evidence, judge_again
+from plaudit.rewards.reward_env import RewardedEnv
 
 
 class Seeing(Slider):

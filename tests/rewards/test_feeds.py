@@ -11,12 +11,12 @@ import pytest
 import torch
 from fit_samples import small_model, square_splits
 
-from plaudit.config.rewards import AugmentConfig
-from plaudit.episodes.dataset import FrameDataset
+from plaudit.config.reward_schema import AugmentConfig
+from plaudit.data.dataset import FrameDataset
 from plaudit.errors import DataError
-from plaudit.rewards.augment import Augment
-from plaudit.rewards.feeds import FeatureFeed, FrameFeed, parts, read_ahead
-from plaudit.rewards.parallel import Alone
+from plaudit.reward_models.training.augment import Augment
+from plaudit.reward_models.training.batches import FeatureFeed, FrameFeed, parts, read_ahead
+from plaudit.reward_models.training.distributed import Alone
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from score_samples import make_scores
 
-from plaudit.rewards.calibration import Calibration
-from plaudit.rewards.figures import draw_figures, telling_episodes, worst_frames
-from plaudit.rewards.firing import Decision
+from plaudit.reward_models.evaluation.calibration import Calibration
+from plaudit.reward_models.evaluation.figures import draw_figures, telling_episodes, worst_frames
+from plaudit.reward_models.evaluation.success_decision import Decision
 
 NONE, HALF = Calibration(), Decision(0.5)
 THREE = make_scores(

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from score_samples import FEW, any_scores, make_scores
 
 from plaudit.errors import ConfigError
-from plaudit.rewards.calibration import Calibration
-from plaudit.rewards.firing import Decision, fires, held
-from plaudit.rewards.scores import Scores
+from plaudit.reward_models.evaluation.calibration import Calibration
+from plaudit.reward_models.evaluation.scores import Scores
+from plaudit.reward_models.evaluation.success_decision import Decision, fires, held
 
 P = np.array([0.9, 0.9, 0.4, 0.9, 0.9, 0.9, 0.2])
 ONE_AND_ANOTHER = make_scores(([0] * 5, [0] * 5), ([0] * 2, [0] * 2))  # Five frames, and two.

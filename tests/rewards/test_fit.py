@@ -11,18 +11,16 @@ import pytest
 import torch
 from fit_samples import small_fit, small_model, square_splits
 
-from plaudit.config.rewards import AugmentConfig, OptimConfig
-from plaudit.episodes.dataset import FrameDataset
-from plaudit.episodes.split import Split
+from plaudit.compat.checkpoints import find_checkpoint
+from plaudit.config.reward_schema import AugmentConfig, OptimConfig
+from plaudit.data.dataset import FrameDataset
+from plaudit.data.split import Split
 from plaudit.errors import CheckpointError, NonFiniteError
-from plaudit.rewards.assess import Aim, judge
-from plaudit.rewards.checkpoints import saved_checkpoints
-from plaudit.rewards.feeds import Batch, FrameFeed
-from plaudit.rewards.fit import DEFAULT_STEPS, VALIDATIONS, Fit
-from plaudit.rewards.foreign import find_checkpoint
-from plaudit.rewards.learning import frame_losses
-from plaudit.rewards.metrics import evaluate
-from plaudit.rewards.scoring import score
+from plaudit.reward_models.evaluation.metrics import evaluate
+from plaudit.reward_models.evaluation.scores import score
+from plaudit.reward_models.evaluation.validation import Aim, judge
+from plaudit.reward_models.training.batches import Batch, FrameFeed
+from plaudit.reward_models.training.trainer import DEFAULT_STEPS, VALIDATIONS, Fit, frame_losses, saved_checkpoints
 
 torch.set_num_threads(1)
 

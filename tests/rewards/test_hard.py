@@ -13,17 +13,15 @@ import torch
 from fit_samples import small_fit, small_model, square, square_splits
 from test_parallel import plain_model, together
 
-from plaudit.config.rewards import TrainingConfig
-from plaudit.episodes import EpisodeStore
-from plaudit.episodes.dataset import FrameDataset
-from plaudit.episodes.split import Split
+from plaudit.config.reward_schema import TrainingConfig
+from plaudit.data import EpisodeStore
+from plaudit.data.dataset import FrameDataset
+from plaudit.data.split import Split
 from plaudit.errors import NonFiniteError
-from plaudit.rewards.checkpoints import saved_checkpoints
-from plaudit.rewards.feeds import Batch, FeatureFeed, FrameFeed
-from plaudit.rewards.fit import Fit
-from plaudit.rewards.hard import AHEAD, HardFrames, share_for
-from plaudit.rewards.parallel import Alone, Ranks
-from plaudit.rewards.sampling import BatchSampler
+from plaudit.reward_models.training.batches import Batch, FeatureFeed, FrameFeed
+from plaudit.reward_models.training.distributed import Alone, Ranks
+from plaudit.reward_models.training.samplers import AHEAD, BatchSampler, HardFrames, share_for
+from plaudit.reward_models.training.trainer import Fit, saved_checkpoints
 
 torch.set_num_threads(1)
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from plaudit.rewards.heads import ConvPooling, Heads, LayerNorms, Linears, MeanPooling, SpatialEmbeddings
+from plaudit.reward_models.heads import ConvPooling, Heads, LayerNorms, Linears, MeanPooling, SpatialEmbeddings
 
 SHAPE = (2, 6, 3, 4)
 """Cameras, channels, height and width."""

@@ -8,7 +8,7 @@ import torch
 from artifact_samples import SIZE, make_frames
 
 from plaudit.errors import DataError
-from plaudit.rewards.intake import take_in
+from plaudit.reward_models.inference.frame_validation import take_in
 
 CAMERAS = ("base_camera",)
 FRAMES = make_frames(5)

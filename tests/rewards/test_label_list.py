@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plaudit.episodes.episode import FAILURE, SUCCESS, UNKNOWN
+from plaudit.data.episode import FAILURE, SUCCESS, UNKNOWN
 from plaudit.errors import DataError
-from plaudit.rewards import label_list
-from plaudit.rewards.followed import Moment, Watched
-from plaudit.rewards.label_list import LIST, MOST, ask_for_labels, read_labels
+from plaudit.rewards.audit import label_sheet as label_list
+from plaudit.rewards.audit.frame_recorder import Moment, Watched
+from plaudit.rewards.audit.label_sheet import LIST, MOST, ask_for_labels, read_labels
 
 
 def watched(number: int, count: int = 2) -> Watched:

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from score_samples import FEW, any_scores, make_scores
 
-from plaudit.rewards.bounds import rate_bounds
-from plaudit.rewards.calibration import Calibration
-from plaudit.rewards.firing import Decision, RewardMode
-from plaudit.rewards.metrics import evaluate, why_missing
-from plaudit.rewards.scores import Scores
+from plaudit.reward_models.evaluation.calibration import Calibration
+from plaudit.reward_models.evaluation.confidence_bounds import rate_bounds
+from plaudit.reward_models.evaluation.metrics import evaluate, why_missing
+from plaudit.reward_models.evaluation.scores import Scores
+from plaudit.reward_models.evaluation.success_decision import Decision, RewardMode
 
 NONE = Calibration()
 HALF = Decision(0.5)  # Fires at logits above 0.

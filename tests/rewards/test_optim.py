@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from plaudit.config.rewards import OptimConfig
-from plaudit.rewards.optim import build_optimizer, lr_factor
+from plaudit.config.reward_schema import OptimConfig
+from plaudit.reward_models.training.trainer import build_optimizer, lr_factor
 
 
 @pytest.mark.parametrize(

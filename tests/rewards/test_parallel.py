@@ -14,14 +14,13 @@ import torch.distributed as dist
 from fit_samples import small_fit, small_model, square_splits
 from test_fit import Diary
 
-from plaudit.config.rewards import OptimConfig
-from plaudit.episodes.split import Split
+from plaudit.config.reward_schema import OptimConfig
+from plaudit.data.split import Split
 from plaudit.errors import ConfigError, NonFiniteError
-from plaudit.rewards.checkpoints import saved_checkpoints
-from plaudit.rewards.feeds import FeatureFeed, FrameFeed
-from plaudit.rewards.fit import Fit
-from plaudit.rewards.parallel import Alone, Backend, Ranks, Seat, join
-from plaudit.rewards.scoring import score
+from plaudit.reward_models.evaluation.scores import score
+from plaudit.reward_models.training.batches import FeatureFeed, FrameFeed
+from plaudit.reward_models.training.distributed import Alone, Backend, Ranks, Seat, join
+from plaudit.reward_models.training.trainer import Fit, saved_checkpoints
 
 torch.set_num_threads(1)
 

@@ -10,13 +10,13 @@ import pytest
 from fit_samples import SIZE, square, square_store
 from PIL import Image
 
-from plaudit.episodes import EpisodeStore
-from plaudit.episodes.dataset import FrameDataset
-from plaudit.rewards import pictures as module
-from plaudit.rewards.calibration import Calibration
-from plaudit.rewards.feeds import FrameFeed
-from plaudit.rewards.pictures import DecidedPictures, pictures, write_decided, write_positives
-from plaudit.rewards.scores import Scores
+from plaudit.data import EpisodeStore
+from plaudit.data.dataset import FrameDataset
+from plaudit.reward_models.evaluation import prediction_images as module
+from plaudit.reward_models.evaluation.calibration import Calibration
+from plaudit.reward_models.evaluation.prediction_images import DecidedPictures, pictures, write_decided, write_positives
+from plaudit.reward_models.evaluation.scores import Scores
+from plaudit.reward_models.training.batches import FrameFeed
 
 
 def test_cameras_stand_side_by_side(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ from score_samples import make_scores
 
 from plaudit.envs.base import Reading
 from plaudit.errors import CheckpointError, ConfigError, DataError
-from plaudit.rewards.artifact import RewardArtifact
-from plaudit.rewards.calibration import Calibration
-from plaudit.rewards.pipeline import DEBUG_FOLDER, rule_of
+from plaudit.reward_models.artifact import RewardArtifact
+from plaudit.reward_models.evaluation.calibration import Calibration
+from plaudit.rewards.reward_function import DEBUG_FOLDER, rule_of
 
 torch.set_num_threads(1)
 

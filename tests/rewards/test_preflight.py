@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from fit_samples import square, square_splits, square_store
 
-from plaudit.episodes import EpisodeStore
-from plaudit.episodes.split import Split, SplitSettings
+from plaudit.data import EpisodeStore
+from plaudit.data.split import Split, SplitSettings
 from plaudit.errors import DataError
-from plaudit.rewards.preflight import check_splits
+from plaudit.reward_models.training.split_checks import check_splits
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from plaudit.reward_models.inference.winograd import ChannelwiseGroupNorm, DenseConvolution, TiledConvolution, rewritten
+from plaudit.reward_models.model import RewardModel
 from plaudit.rewards import build_reward_model
-from plaudit.rewards.model import RewardModel
-from plaudit.rewards.rewriting import ChannelwiseGroupNorm, DenseConvolution, TiledConvolution, rewritten
 
 torch.set_num_threads(1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from plaudit.rewards.sampling import BatchSampler, Shuffles, class_weights, step_seed
+from plaudit.reward_models.training.samplers import BatchSampler, Shuffles, class_weights, step_seed
 
 LABELS = np.array([0] * 70 + [1] * 10 + [-1] * 5, np.int8)
 

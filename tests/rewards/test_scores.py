@@ -11,7 +11,7 @@ import pytest
 from score_samples import make_scores
 
 from plaudit.errors import DataError
-from plaudit.rewards.scores import Scores
+from plaudit.reward_models.evaluation.scores import Scores
 
 TWO = make_scores(([1, 2, 3], [0, 0, 1]), ([4, 5], [1, 0]))
 

@@ -13,14 +13,13 @@ from fit_samples import small_model
 from score_samples import make_scores
 from torch import nn
 
-from plaudit.config.convert import to_dict
+from plaudit.config.structured import to_dict
 from plaudit.errors import CheckpointError
-from plaudit.rewards.artifact import RewardArtifact
-from plaudit.rewards.calibration import Calibration
-from plaudit.rewards.config import RewardModelConfig
-from plaudit.rewards.model import REWARD_MODELS, RewardModel, build_reward_model, register_reward_model
-from plaudit.rewards.single_file import load_single, save_single
-from plaudit.rewards.threshold import pick_threshold
+from plaudit.reward_models.artifact import RewardArtifact, load_single, save_single
+from plaudit.reward_models.config import RewardModelConfig
+from plaudit.reward_models.evaluation.calibration import Calibration
+from plaudit.reward_models.evaluation.threshold import pick_threshold
+from plaudit.reward_models.model import REWARD_MODELS, RewardModel, build_reward_model, register_reward_model
 
 CALIBRATION = Calibration(1.5, -0.25)
 CHOICE = pick_threshold(make_scores(([-2, 1, 3], [0, 0, 1]), ([-1, 0, 2], [0, 1, 1])), CALIBRATION, 0.1)

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from score_samples import FEW, make_scores
 
-from plaudit.config.guards import parse_guard
-from plaudit.config.rewards import RewardConfig
+from plaudit.config.guard_expressions import parse_guard
+from plaudit.config.reward_schema import RewardConfig
 from plaudit.envs.base import Reading
-from plaudit.rewards.calibration import Calibration
-from plaudit.rewards.firing import Decision, fires
-from plaudit.rewards.steps import Memory, Rule, asked, calibrate, combine, decide, guard, map_rewards
+from plaudit.reward_models.evaluation.calibration import Calibration
+from plaudit.reward_models.evaluation.success_decision import Decision, fires
+from plaudit.rewards.reward_function import Memory, Rule, asked, calibrate, combine, decide, guard, map_rewards
 
 # Three steps of two envs; the first env's episode ends with the second step, the other's with the third.
 P = np.array([[0.9, 0.2], [0.4, 0.8], [0.6, 0.7]])

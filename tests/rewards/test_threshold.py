@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from score_samples import FEW, any_scores, logit, make_scores
 
 from plaudit.errors import ConfigError
-from plaudit.rewards.calibration import Calibration
-from plaudit.rewards.firing import Decision, RewardMode
-from plaudit.rewards.metrics import evaluate
-from plaudit.rewards.scores import Scores
-from plaudit.rewards.threshold import Choice, pick_threshold
+from plaudit.reward_models.evaluation.calibration import Calibration
+from plaudit.reward_models.evaluation.metrics import evaluate
+from plaudit.reward_models.evaluation.scores import Scores
+from plaudit.reward_models.evaluation.success_decision import Decision, RewardMode
+from plaudit.reward_models.evaluation.threshold import Choice, pick_threshold
 
 NONE = Calibration()
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from learned_samples import Slider, manager
 
-from plaudit.rewards.env import RewardedEnv
+from plaudit.rewards.reward_env import RewardedEnv
 
 torch.set_num_threads(1)
 

@@ -8,14 +8,14 @@ import torch
 from fit_samples import MODEL, SETTINGS, square_splits
 from learned_samples import brightness, manager, pictures
 
-from plaudit.config.rewards import RewardConfig
+from plaudit.compat.rlinf_worker import RewardWorker
+from plaudit.config.reward_schema import RewardConfig
+from plaudit.data.dataset import FrameDataset
 from plaudit.envs.base import Reading
-from plaudit.episodes.dataset import FrameDataset
 from plaudit.errors import CheckpointError, DataError
-from plaudit.rewards.artifact import RewardArtifact
-from plaudit.rewards.augment import Augment
-from plaudit.rewards.feeds import FrameFeed
-from plaudit.rewards.worker import RewardWorker
+from plaudit.reward_models.artifact import RewardArtifact
+from plaudit.reward_models.training.augment import Augment
+from plaudit.reward_models.training.batches import FrameFeed
 
 torch.set_num_threads(1)
 

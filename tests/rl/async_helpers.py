@@ -14,10 +14,10 @@ from sac_helpers import Keys, make_sac
 from plaudit.config.schema import NetworkConfig, PolicyConfig, RuntimeConfig
 from plaudit.envs import build_env
 from plaudit.rl import RunFolder, Trainer
-from plaudit.rl.asynchronous.actor import Actor
-from plaudit.rl.asynchronous.learner import Job, Learner, Save
-from plaudit.rl.asynchronous.memory import SharedMemory
-from plaudit.rl.replay import Replay
+from plaudit.rl.async_.actor import Actor
+from plaudit.rl.async_.learner import Job, Learner, Save
+from plaudit.rl.async_.shared_memory import SharedMemory
+from plaudit.rl.buffers.replay_buffer import Replay
 
 NETWORK = NetworkConfig(hidden_sizes=(32, 32), activation="relu")
 

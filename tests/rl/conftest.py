@@ -9,7 +9,7 @@ import pytest
 import torch
 from rl_helpers import MakeTrainer, make_policy
 
-from plaudit.config.algorithms import PPOConfig
+from plaudit.config.algorithm_schema import PPOConfig
 from plaudit.config.schema import RuntimeConfig
 from plaudit.envs import VecEnv, build_env
 from plaudit.rl import RunFolder, Trainer, build_algo

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import torch
 
-from plaudit.config.algorithms import ActorCriticConfig
+from plaudit.config.algorithm_schema import ActorCriticConfig
 from plaudit.config.schema import NetworkConfig
 from plaudit.rl import ActorCritic, Trainer
 

@@ -11,7 +11,7 @@ from plaudit.config.schema import RuntimeConfig
 from plaudit.envs import build_env
 from plaudit.rl import RunFolder, Trainer, build_algo, build_policy
 from plaudit.rl.algorithms.sac import SAC
-from plaudit.rl.sac_policy import SACPolicy
+from plaudit.rl.policies.sac_policy import SACPolicy
 
 Keys = dict[str, Any]
 

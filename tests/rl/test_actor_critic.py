@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import distributions as dist
 
-from plaudit.config.algorithms import ActorCriticConfig
+from plaudit.config.algorithm_schema import ActorCriticConfig
 from plaudit.config.schema import NetworkConfig
 from plaudit.errors import ConfigError
 from plaudit.rl import ActorCritic, build_policy
-from plaudit.rl.gaussian import gaussian_log_prob
+from plaudit.rl.policies.distributions import gaussian_log_prob
 
 LOW, HIGH = np.float32([-1, -2, 0]), np.float32([1, 2, 3])
 

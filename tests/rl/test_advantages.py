@@ -1,6 +1,6 @@
 import torch
 
-from plaudit.rl.advantages import gae
+from plaudit.rl.algorithms.gae import gae
 
 # One env, three steps, gamma 0.5, lambda 0.5, so that a trace decays by 0.25:
 #   rewards 1, 2, 3; values 4, 5, 6; value of the observation after the last step 8; of a final observation 10.

@@ -3,12 +3,12 @@ import numpy as np
 import pytest
 import torch
 
-from plaudit.config.algorithms import PPOConfig
+from plaudit.config.algorithm_schema import PPOConfig
 from plaudit.envs import build_env
 from plaudit.errors import ConfigError
 from plaudit.rl import ActorCritic, build_policy
 from plaudit.rl.algorithms.ppo import PPO
-from plaudit.rl.augment import disagreement, moved
+from plaudit.rl.image_augmentation import disagreement, moved
 
 NET = {"type": "cnn", "hidden_sizes": [8]}
 

@@ -15,10 +15,10 @@ from plaudit.envs import VecEnv, build_env
 from plaudit.errors import ConfigError, NonFiniteError, PlauditError
 from plaudit.rl import RunFolder, Trainer, build_algo, build_policy
 from plaudit.rl.algorithms.bc import BC
-from plaudit.rl.obs import PolicyObs
-from plaudit.rl.policy import Policy
-from plaudit.rl.replay import Replay
-from plaudit.rl.sac_policy import SACPolicy
+from plaudit.rl.buffers.replay_buffer import Replay
+from plaudit.rl.observations import PolicyObs
+from plaudit.rl.policies.base import Policy
+from plaudit.rl.policies.sac_policy import SACPolicy
 
 TOLD = 0.3, 0.2
 """Mean and standard deviation, before the tanh, of actions that were shown by chance."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from plaudit.rl.between import ACTIVATIONS, EPSILON, AddRelu, Between, Layer, Plain, quickest
+from plaudit.rl.accel.ensemble_layer import ACTIVATIONS, EPSILON, AddRelu, Between, Layer, Plain, quickest
 
 
 def some_layer(members: int, width: int, *, norm: bool = True) -> Layer:

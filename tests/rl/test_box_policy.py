@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from plaudit.config.algorithms import ActorCriticConfig
+from plaudit.config.algorithm_schema import ActorCriticConfig
 from plaudit.errors import ConfigError
-from plaudit.rl.actor_critic import ActorCritic
-from plaudit.rl.box_policy import join, split_space
+from plaudit.rl.policies.actor_critic import ActorCritic
+from plaudit.rl.policies.box_policy import join, split_space
 
 VECTOR = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
 

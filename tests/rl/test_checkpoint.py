@@ -10,8 +10,8 @@ from torch import nn
 
 from plaudit.errors import CheckpointError, OutputError
 from plaudit.rl import RunFolder, checkpoint
-from plaudit.rl import run as run_module
-from plaudit.rl.rng import preserved_rng, rng_state, set_rng_state
+from plaudit.rl import run_dir as run_module
+from plaudit.utils.rng import preserved_rng, rng_state, set_rng_state
 
 
 def test_round_trip_of_tensors_arrays_and_plain_containers(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from plaudit.episodes.episode import UNKNOWN, Episode, EpisodeSource
+from plaudit.data.episode import UNKNOWN, Episode, EpisodeSource
 from plaudit.errors import ConfigError, DataError
-from plaudit.rl.demonstrations import check, chosen, demonstrations, own_rewards, whole
+from plaudit.rl.buffers.demonstrations import check, chosen, demonstrations, own_rewards, whole
 
 OBS = gym.spaces.Dict({"state": gym.spaces.Box(-9, 9, (2,), np.float32)})
 ACTION = gym.spaces.Box(np.float32(-1), np.float32(2), (1,), np.float32)
@@ -172,7 +172,7 @@ def _with_nan(values: Any, row: int) -> Any:
 
 
 def test_more_than_there_is_memory_for_is_told_by_the_key_that_decides_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plaudit.rl.replay.available_memory", lambda: 100)
+    monkeypatch.setattr("plaudit.rl.buffers.replay_buffer.available_memory", lambda: 100)
     with pytest.raises(ConfigError, match=r"algorithm.cfg.num_demonstrations: 6 transitions .*Take fewer\."):
         demonstrations([episode("a")], OBS, ACTION, "cpu", own_rewards)
 

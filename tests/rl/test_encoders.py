@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from plaudit.errors import CheckpointError, ConfigError
-from plaudit.rl.encoders import FEATURES, ImageEncoder, SmallCNN, Tower
+from plaudit.rl.networks.image_encoder import FEATURES, ImageEncoder, SmallCNN, Tower
 from plaudit.vision.resnet import Encoder, ResNet
 
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from plaudit.rl.between import EPSILON
-from plaudit.rl.ensemble import NARROW, Ensemble, Pass
-from plaudit.rl.flatten import FlatParameters
+from plaudit.rl.accel.ensemble_layer import EPSILON
+from plaudit.rl.accel.flat_adam import FlatParameters
+from plaudit.rl.networks.ensemble import NARROW, Ensemble, Pass
 
 
 def make(members: int, activation: str, layer_norm: bool, outputs: int = 2) -> Ensemble:

@@ -10,8 +10,8 @@ from rl_helpers import make_policy
 from plaudit.envs import Outcome, TaskEnv
 from plaudit.envs.base import Obs
 from plaudit.errors import NonFiniteError
-from plaudit.rl.evaluate import evaluate
-from plaudit.rl.stats import TrainingStats
+from plaudit.rl.episode_stats import TrainingStats
+from plaudit.rl.evaluation import evaluate
 
 
 class Uneven(TaskEnv):

@@ -9,8 +9,8 @@ from rl_helpers import make_policy
 from plaudit.envs import Outcome, TaskEnv
 from plaudit.envs.base import Frames, Obs
 from plaudit.errors import ConfigError
-from plaudit.rl import film as film_module
-from plaudit.rl.film import film
+from plaudit.rl import evaluation as film_module
+from plaudit.rl.evaluation import film
 
 
 class Pictured(TaskEnv):

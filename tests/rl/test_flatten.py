@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from plaudit.rl.flatten import BETAS, CLEARS_EVERY, TINY, FlatAdam, FlatParameters
+from plaudit.rl.accel.flat_adam import BETAS, CLEARS_EVERY, TINY, FlatAdam, FlatParameters
 
 SMALLEST = torch.finfo(torch.float32).tiny
 """That still has all its digits."""

@@ -3,11 +3,11 @@ import numpy as np
 import pytest
 import torch
 
-from plaudit.config.algorithms import ActorCriticConfig
+from plaudit.config.algorithm_schema import ActorCriticConfig
 from plaudit.config.schema import NetworkConfig
 from plaudit.rl import ActorCritic
-from plaudit.rl.flatten import FlatParameters
-from plaudit.rl.gradients import Autograd, WrittenOut, evaluator
+from plaudit.rl.accel.flat_adam import FlatParameters
+from plaudit.rl.accel.mlp_gradients import Autograd, WrittenOut, evaluator
 
 
 def make(activation: str = "tanh", squash: bool = False, hidden: tuple[int, ...] = (16, 12)) -> ActorCritic:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from rl_helpers import MakeTrainer
 
-from plaudit.envs.probes import ActionReward, PictureAction, Probe
+from plaudit.envs.probe_envs import ActionReward, PictureAction, Probe
 
 GAMMA = 0.9
 LEARN = {"iterations": 60, "rollout_steps": 8, "num_envs": 32}

@@ -14,7 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from plaudit.config.schema import RuntimeConfig
 from plaudit.errors import MissingDependencyError, OutputError
 from plaudit.rl import RunFolder
-from plaudit.rl.logging import DELAY, Aside, JsonlLogger, Listener, TensorBoardLogger, WandbLogger, default_listeners
+from plaudit.rl.loggers import DELAY, Aside, JsonlLogger, Listener, TensorBoardLogger, WandbLogger, default_listeners
 
 
 def test_jsonl_lines_and_numbers_that_json_has_not(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_others_are_told_a_moment_later_and_do_not_fall_behind(monkeypatch: pyte
         def on_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
             happened.append(("told", step))
 
-    monkeypatch.setattr("plaudit.rl.logging.time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    monkeypatch.setattr("plaudit.rl.loggers.time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
     aside = Aside([Ear()])
     for step in (1, 2):
         aside.on_metrics(step, {})

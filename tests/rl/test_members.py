@@ -15,11 +15,11 @@ from typing import Any, Literal
 import pytest
 import torch
 
-from plaudit.rl import members as module
-from plaudit.rl.critics import Critics, Together, Training
-from plaudit.rl.ensemble import Ensemble
-from plaudit.rl.flatten import FlatAdam, FlatParameters
-from plaudit.rl.members import MemberByMember, quickest_critics
+from plaudit.rl.accel import critic_kernel as module
+from plaudit.rl.accel.critic_kernel import MemberByMember, quickest_critics
+from plaudit.rl.accel.critics import Critics, Together, Training
+from plaudit.rl.accel.flat_adam import FlatAdam, FlatParameters
+from plaudit.rl.networks.ensemble import Ensemble
 
 LACKS = module.lacks()
 needs_kernel = pytest.mark.skipif(LACKS is not None, reason=f"no kernel: {LACKS}")

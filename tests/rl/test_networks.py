@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from plaudit.rl.networks import Normalizer, mlp
+from plaudit.rl.networks.mlp import Normalizer, mlp
 
 
 @pytest.mark.parametrize("activation", ["tanh", "relu", "elu", "silu", "gelu"])

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from plaudit.rl.noise import LastingNoise
+from plaudit.rl.exploration_noise import LastingNoise
 
 CPU = torch.device("cpu")
 

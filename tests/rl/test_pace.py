@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from plaudit.rl.pace import Pace
+from plaudit.rl.algorithms.update_ratio import Pace
 
 
 @pytest.mark.parametrize(("ratio", "each"), [(0.25, 16), (0.1, 3), (0.29, 1), (1.0, 7), (4.0, 5), (2.5, 1), (0.3, 2)])

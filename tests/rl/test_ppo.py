@@ -9,13 +9,13 @@ import torch
 from rl_helpers import make_policy
 from torch import nn
 
-from plaudit.config.algorithms import PPOConfig
+from plaudit.config.algorithm_schema import PPOConfig
 from plaudit.envs import Outcome, TaskEnv, build_env
 from plaudit.envs.base import Obs
 from plaudit.errors import NonFiniteError, PlauditError
 from plaudit.rl import PPO, Policy, build_algo
-from plaudit.rl.algorithms.ppo_loss import explained_variance, ppo_loss, summarise
-from plaudit.rl.flatten import FlatAdam, FlatParameters
+from plaudit.rl.accel.flat_adam import FlatAdam, FlatParameters
+from plaudit.rl.algorithms.ppo import explained_variance, ppo_loss, summarise
 
 # Four samples, clip 0.2. Ratios 1.5, 1.5, 0.5, 0.5 with advantages 1, -1, 1, -1:
 #   1.5,  1: min(1.5, 1.2)   =  1.2, clipped, no gradient

@@ -13,11 +13,11 @@ from rl_helpers import MakeTrainer, make_policy
 
 from plaudit.config.schema import RuntimeConfig
 from plaudit.errors import DataError, PlauditError
-from plaudit.rewards.env import RewardedEnv
+from plaudit.rewards.reward_env import RewardedEnv
 from plaudit.rl import BaseAlgorithm, Listener, RunFolder, Trainer
-from plaudit.rl.buffer import RolloutBuffer
-from plaudit.rl.evaluate import evaluate
-from plaudit.rl.relabel import settle
+from plaudit.rl.buffers.rollout_buffer import RolloutBuffer
+from plaudit.rl.evaluation import evaluate
+from plaudit.rl.reward_source import settle
 
 
 class Memory(Listener):

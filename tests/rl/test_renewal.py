@@ -13,11 +13,11 @@ from sac_helpers import make_trainer, sac_of
 
 from plaudit.envs.base import Frames, Step
 from plaudit.errors import CheckpointError, NonFiniteError
-from plaudit.rewards.env import RewardedEnv
+from plaudit.rewards.reward_env import RewardedEnv
 from plaudit.rl import Trainer
-from plaudit.rl import renewal as module
-from plaudit.rl.renewal import UNSETTLED
-from plaudit.rl.replay import Replay
+from plaudit.rl.buffers import replay_relabel as module
+from plaudit.rl.buffers.replay_buffer import Replay
+from plaudit.rl.buffers.replay_relabel import UNSETTLED
 
 KEYS: dict[str, Any] = {"learning_starts": 40, "batch_size": 16, "update_ratio": 0.1}
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from plaudit.errors import ConfigError, DataError, EnvError
-from plaudit.rl import replay as module
-from plaudit.rl.replay import Batch, Replay
-from plaudit.rl.replay_files import open_replay
+from plaudit.rl.buffers import replay_buffer as module
+from plaudit.rl.buffers.replay_buffer import Batch, Replay
+from plaudit.rl.buffers.replay_storage import open_replay
 
 
 class Walk:

@@ -14,9 +14,9 @@ from safetensors.torch import load_file, save_file
 from test_replay import Walk, everything, rows
 
 from plaudit.errors import CheckpointError, ConfigError, OutputError
-from plaudit.rl import replay_files as module
-from plaudit.rl.replay import Replay
-from plaudit.rl.replay_files import ReplayLog, open_replay
+from plaudit.rl.buffers import replay_storage as module
+from plaudit.rl.buffers.replay_buffer import Replay
+from plaudit.rl.buffers.replay_storage import ReplayLog, open_replay
 
 CPU = torch.device("cpu")
 

@@ -12,9 +12,9 @@ import torch
 from rl_helpers import MakeTrainer
 
 from plaudit.envs.config import ProbeConfig
-from plaudit.envs.probes import Timeout
+from plaudit.envs.probe_envs import Timeout
 from plaudit.rl import RunFolder, Trainer
-from plaudit.rl.logging import JsonlLogger
+from plaudit.rl.loggers import JsonlLogger
 
 SETTINGS: dict[str, Any] = {
     "ppo": {"lr_schedule": "cosine", "noise_correlation": 0.7, "critic_warmup": 0.3},
@@ -55,11 +55,11 @@ SCRIPT = textwrap.dedent(
     sys.path.insert(0, sys.argv[3])
     from pathlib import Path
     from rl_helpers import make_policy
-    from plaudit.config.algorithms import PPOConfig
+    from plaudit.config.algorithm_schema import PPOConfig
     from plaudit.config.schema import RuntimeConfig
     from plaudit.envs import build_env
     from plaudit.rl import RunFolder, Trainer, build_algo
-    from plaudit.rl.logging import JsonlLogger
+    from plaudit.rl.loggers import JsonlLogger
 
     torch.set_num_threads(1)
     torch.manual_seed(3)

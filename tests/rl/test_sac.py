@@ -17,13 +17,13 @@ from sac_helpers import make_sac, make_trainer, sac_of
 
 from plaudit.envs import build_env
 from plaudit.envs.config import ProbeConfig
-from plaudit.envs.probes import ActionReward, Probe, Timeout
+from plaudit.envs.probe_envs import ActionReward, Probe, Timeout
 from plaudit.errors import CheckpointError, ConfigError, NonFiniteError, PlauditError
 from plaudit.rl import Trainer, build_algo, checkpoint
 from plaudit.rl.algorithms import sac as module
 from plaudit.rl.algorithms.base import Wanted
-from plaudit.rl.replay import Replay
-from plaudit.rl.sac_policy import SACPolicy
+from plaudit.rl.buffers.replay_buffer import Replay
+from plaudit.rl.policies.sac_policy import SACPolicy
 
 GAMMA = 0.9
 CALM: dict[str, Any] = {"temperature": 0.01, "backup_entropy": False, "tau": 0.05, "gamma": GAMMA}

@@ -11,12 +11,11 @@ import torch
 from sac_helpers import make_sac
 
 from plaudit.envs import build_env
-from plaudit.rl import squashed
-from plaudit.rl.algorithms import sac_learner as module
-from plaudit.rl.algorithms.sac_learner import SACLearner
-from plaudit.rl.algorithms.sac_views import View
-from plaudit.rl.replay import Batch
-from plaudit.rl.sac_policy import SACPolicy
+from plaudit.rl.algorithms import sac_update as module
+from plaudit.rl.algorithms.sac_update import SACLearner, View
+from plaudit.rl.buffers.replay_buffer import Batch
+from plaudit.rl.policies import distributions as squashed
+from plaudit.rl.policies.sac_policy import SACPolicy
 
 LR = 3e-3
 

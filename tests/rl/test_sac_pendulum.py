@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from plaudit import stages
+from plaudit import pipelines as stages
 from plaudit.envs import build_env
 from plaudit.rl import Trainer, build_algo, build_policy
-from plaudit.rl.evaluate import evaluate
+from plaudit.rl.evaluation import evaluate
 
 
 def test_the_recipe_swings_it_up_in_few_steps() -> None:

@@ -11,8 +11,8 @@ import torch
 
 from plaudit.errors import ConfigError
 from plaudit.rl import build_policy
-from plaudit.rl.obs import PolicyObs
-from plaudit.rl.sac_policy import SACPolicy
+from plaudit.rl.observations import PolicyObs
+from plaudit.rl.policies.sac_policy import SACPolicy
 
 VECTOR = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
 ACTIONS = gym.spaces.Box(np.array([-2, 0], np.float32), np.array([2, 10], np.float32))

@@ -14,17 +14,16 @@ from sac_helpers import make_sac, make_trainer, sac_of
 from plaudit.envs import build_env
 from plaudit.envs.base import Obs
 from plaudit.envs.config import ProbeConfig
-from plaudit.envs.probes import PictureAction
+from plaudit.envs.probe_envs import PictureAction
 from plaudit.errors import CheckpointError, ConfigError
-from plaudit.rl import Trainer, squashed
+from plaudit.rl import Trainer
 from plaudit.rl.algorithms import sac as sac_module
 from plaudit.rl.algorithms.sac import SAC
-from plaudit.rl.algorithms.sac_learner import SACLearner
-from plaudit.rl.algorithms.sac_sight import Sight
-from plaudit.rl.algorithms.sac_views import View, _part
-from plaudit.rl.encoders import ImageEncoder
-from plaudit.rl.replay import Batch, Replay
-from plaudit.rl.sac_policy import SACPolicy
+from plaudit.rl.algorithms.sac_update import SACLearner, Sight, View, _part
+from plaudit.rl.buffers.replay_buffer import Batch, Replay
+from plaudit.rl.networks.image_encoder import ImageEncoder
+from plaudit.rl.policies import distributions as squashed
+from plaudit.rl.policies.sac_policy import SACPolicy
 from plaudit.vision.resnet import ResNet
 
 LR = 3e-3

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.distributions import Normal, TanhTransform, TransformedDistribution
 
-from plaudit.rl import squashed
+from plaudit.rl.policies import distributions as squashed
 
 
 def test_one_action_by_hand() -> None:

@@ -12,7 +12,7 @@ from rl_helpers import MakeTrainer
 
 from plaudit.envs.base import Outcome
 from plaudit.envs.config import ProbeConfig
-from plaudit.envs.probes import ConstantValue, ObsActionReward, Timeout
+from plaudit.envs.probe_envs import ConstantValue, ObsActionReward, Timeout
 from plaudit.errors import CheckpointError, ConfigError, EnvError, NonFiniteError, OutputError, PlauditError
 from plaudit.rl import PPO, Listener, Trainer, checkpoint
 

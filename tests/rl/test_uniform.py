@@ -2,7 +2,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from plaudit.rl.uniform import UniformPolicy
+from plaudit.rl.policies.random_policy import UniformPolicy
 
 
 def test_actions_fill_the_range_and_no_more() -> None:

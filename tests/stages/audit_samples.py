@@ -10,9 +10,9 @@ import torch
 from learned_samples import Slider, brightness, pictures
 
 from plaudit.config.schema import Config
+from plaudit.data import Episode, EpisodeStore
 from plaudit.envs.registry import register_env
-from plaudit.episodes import Episode, EpisodeStore
-from plaudit.stages import load
+from plaudit.pipelines import load
 
 torch.set_num_threads(1)
 

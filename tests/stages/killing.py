@@ -9,13 +9,13 @@ import sys
 from typing import Any
 
 from plaudit.cli import main
-from plaudit.stages.ledger import FOLDERS
+from plaudit.pipelines.stage_record import FOLDERS
 
 
 def killed_at(stage: str, words: list[str]) -> None:
     """Runs the command line in this process, until it is killed in the midst of a stage."""
-    from plaudit.rl.logging import JsonlLogger
-    from plaudit.stages import compare
+    from plaudit.pipelines import compare
+    from plaudit.rl.loggers import JsonlLogger
 
     logged = JsonlLogger.on_metrics
 
@@ -36,7 +36,9 @@ def killed_at(stage: str, words: list[str]) -> None:
 def in_a_process(stage: str, *words: str) -> int | None:
     """The exit code of `killed_at` in a process of its own, which starts quickly: it is forked from one with torch."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["plaudit.stages", "plaudit.rl", "plaudit.rewards.fit", "plaudit.envs.mujoco"])
+    context.set_forkserver_preload(
+        ["plaudit.pipelines", "plaudit.rl", "plaudit.reward_models.training.trainer", "plaudit.envs.mujoco"]
+    )
     process = context.Process(target=killed_at, args=(stage, list(words)))
     process.start()
     process.join()

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from plaudit.cli import main
-from plaudit.stages import load
-from plaudit.stages.apart import beside_learning
+from plaudit.pipelines import load
+from plaudit.pipelines.train import beside_learning
 
 SMALL = [
     "runtime.iterations=6",

@@ -13,9 +13,9 @@ from score_samples import make_scores
 
 from plaudit.cli import main
 from plaudit.errors import ConfigError, DataError
-from plaudit.rewards.artifact import RewardArtifact
-from plaudit.rewards.label_list import LIST, read_labels
-from plaudit.stages import evaluate, report, resume, train
+from plaudit.pipelines import evaluate, report, resume, train
+from plaudit.reward_models.artifact import RewardArtifact
+from plaudit.rewards.audit.label_sheet import LIST, read_labels
 
 
 @pytest.fixture(scope="module")

@@ -21,9 +21,10 @@ from gymnasium.envs.classic_control.pendulum import PendulumEnv
 from gymnasium.envs.registration import EnvSpec
 
 from plaudit.cli import main
-from plaudit.envs.mujoco.task import ArmTask
-from plaudit.episodes import EpisodeStore, tensors
-from plaudit.episodes.formats import load_episodes
+from plaudit.data import EpisodeStore
+from plaudit.data import serialization as tensors
+from plaudit.data.formats import load_episodes
+from plaudit.envs.mujoco.arm_task import ArmTask
 from plaudit.errors import ConfigError, EnvError
 
 KEYS = "reward.data_collection"
@@ -293,7 +294,7 @@ def test_where_pictures_are_observed_their_cameras_are_told_of(
     def build(env_id: str, keys: dict[str, Any], *_: Any, **__: Any) -> Any:
         raise ConfigError(f"env.cfg.cameras: unknown camera '{keys['cameras'][0]}'; it has base_camera.")
 
-    monkeypatch.setattr("plaudit.stages.common.build_env", build)
+    monkeypatch.setattr("plaudit.pipelines.builders.build_env", build)
     words = ["train", "maniskill_ppo_cnn", f"{KEYS}.image_keys=[base_camera]", "env.cfg.cameras=[wrist]", "--quiet"]
     code, wrong, _ = run(capsys, *words, "reward.collect_data=true")
     assert code == 2 and wrong["error"] == "env.cfg.cameras: unknown camera 'wrist'; it has base_camera."

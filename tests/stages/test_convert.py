@@ -13,9 +13,9 @@ import pytest
 from samples import assert_same, make_episode
 
 from plaudit.cli import HELP, main
-from plaudit.episodes import EpisodeStore
-from plaudit.episodes.formats import load_episodes, open_writer
-from plaudit.episodes.formats.npy import NpyWriter
+from plaudit.data import EpisodeStore
+from plaudit.data.formats import load_episodes, open_writer
+from plaudit.data.formats.npy import NpyWriter
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: Any) -> tuple[int, dict[str, Any], str]:

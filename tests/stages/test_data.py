@@ -14,11 +14,11 @@ import pytest
 from scenes import alter, make_store
 
 from plaudit.cli import main
-from plaudit.episodes import EpisodeStore
-from plaudit.episodes.formats import load_episodes
-from plaudit.episodes.manifests import load_splits
+from plaudit.data import EpisodeStore
+from plaudit.data.formats import load_episodes
+from plaudit.data.split_files import load_splits
 from plaudit.errors import DataError
-from plaudit.stages.data import doctor, process, process_realworld
+from plaudit.pipelines.datasets import doctor, process, process_realworld
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "embodiment" / "process_realworld_data.py"
 

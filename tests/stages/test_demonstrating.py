@@ -12,15 +12,15 @@ import torch
 from learned_samples import Slider, brightness, manager, pictures
 from sac_helpers import make_trainer, sac_of
 
+from plaudit.data.episode import Episode
+from plaudit.data.formats import load_episodes, open_writer
+from plaudit.data.store import EpisodeStore
 from plaudit.envs.base import VecEnv
-from plaudit.episodes.episode import Episode
-from plaudit.episodes.formats import load_episodes, open_writer
-from plaudit.episodes.store import EpisodeStore
 from plaudit.errors import DataError
-from plaudit.rewards.env import RewardedEnv
-from plaudit.rewards.pipeline import RewardManager
+from plaudit.pipelines.demonstrations import pick, show
+from plaudit.rewards.reward_env import RewardedEnv
+from plaudit.rewards.reward_function import RewardManager
 from plaudit.rl import Trainer, build_algo
-from plaudit.stages.demonstrating import pick, show
 
 PLACES = np.array([-0.4, -0.15, 0.1, 0.35, 0.6, 0.85], np.float32)
 

@@ -19,14 +19,14 @@ from fit_samples import SIZE, square, square_store
 from PIL import Image
 
 from plaudit.cli import main
-from plaudit.episodes import EpisodeStore
-from plaudit.episodes.dataset import FrameDataset
-from plaudit.episodes.formats import open_writer
-from plaudit.episodes.manifests import load_splits, save_splits
+from plaudit.data import EpisodeStore
+from plaudit.data.dataset import FrameDataset
+from plaudit.data.formats import open_writer
+from plaudit.data.split_files import load_splits, save_splits
+from plaudit.reward_models.artifact import RewardArtifact
+from plaudit.reward_models.training.trainer import saved_checkpoints
 from plaudit.rewards import train_reward_model
-from plaudit.rewards.artifact import RewardArtifact
-from plaudit.rewards.checkpoints import saved_checkpoints
-from plaudit.rl.guard import Interrupt
+from plaudit.utils.interrupts import Interrupt
 
 KEYS = "reward.training"
 SMALL = [

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from fit_samples import square
 
-from plaudit.config.load import load_fit_config
-from plaudit.episodes.formats import open_writer
-from plaudit.stages import fit_data
+from plaudit.config.loader import load_fit_config
+from plaudit.data.formats import open_writer
+from plaudit.pipelines import fit_components as fit_data
 
 
 def copy_of(here: Path, name: str) -> Path:

@@ -12,7 +12,9 @@ import pytest
 
 from plaudit.config.schema import Config, FitConfig
 from plaudit.errors import ConfigError, RegistryError
-from plaudit.stages import common, fit_and_train, fit_first, load_training
+from plaudit.pipelines import builders as common
+from plaudit.pipelines import fit_and_train, load_training
+from plaudit.pipelines import train as fit_first
 
 FIT_FIRST = ["reward.training.enabled=true", "reward.use_reward_model=true"]
 
@@ -56,7 +58,7 @@ def test_a_task_that_is_not_there_is_told_before_a_fit(monkeypatch: pytest.Monke
 
     doubles = Doubles(monkeypatch, artifact="outputs/fit/best_model")
     monkeypatch.setattr(common.importlib.util, "find_spec", lambda name: name)
-    monkeypatch.setitem(sys.modules, "plaudit.envs.maniskill_sim", SimpleNamespace(find_task=unknown))
+    monkeypatch.setitem(sys.modules, "plaudit.envs.maniskill.simulation", SimpleNamespace(find_task=unknown))
     words = ["reward_training.only=False", "env.id=maniskill:PickCub-v1", "reward.use_reward_model=true"]
     with pytest.raises(RegistryError, match="'PickCub-v1'"):
         fit_and_train(*load_training("maniskill_train_resnet_reward", words))

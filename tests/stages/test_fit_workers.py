@@ -13,11 +13,11 @@ from fit_samples import square_store
 from plaudit.cli import main
 from plaudit.config.schema import FitConfig
 from plaudit.errors import DataError, PlauditError
-from plaudit.rewards.artifact import RewardArtifact
-from plaudit.rewards.parallel import Seat
-from plaudit.rl.guard import Interrupt
-from plaudit.stages import fit_workers
-from plaudit.stages.fit import Job
+from plaudit.pipelines import fit_workers
+from plaudit.pipelines.fit import Job
+from plaudit.reward_models.artifact import RewardArtifact
+from plaudit.reward_models.training.distributed import Seat
+from plaudit.utils.interrupts import Interrupt
 
 KEYS = "reward.training"
 SMALL = [
@@ -37,9 +37,9 @@ SMALL = [
 FRAIL = """
 import os, signal
 import torch.distributed
-from plaudit.rewards.classifiers import BinaryRewardClassifier
-from plaudit.rewards.config import BinaryClassifierConfig
-from plaudit.rewards.model import register_reward_model
+from plaudit.reward_models.classifiers import BinaryRewardClassifier
+from plaudit.reward_models.config import BinaryClassifierConfig
+from plaudit.reward_models.model import register_reward_model
 
 @register_reward_model("frail")
 class Frail(BinaryRewardClassifier):
@@ -113,7 +113,7 @@ def test_all_end_when_one_dies_and_its_reason_is_told_once(
 
 # Stand-ins for workers, which take a moment and not seconds to start.
 MEET = "from multiprocessing.connection import Connection; pipe = Connection({}); pipe.recv_bytes(); "
-OURS = "import time; from plaudit.errors import DataError; from plaudit.stages import fit_workers as w; "
+OURS = "import time; from plaudit.errors import DataError; from plaudit.pipelines import fit_workers as w; "
 WAITS = MEET + "import time; time.sleep(100)"
 ENDS = MEET + OURS + "pipe.send(w.Done(dict(steps=3)))"
 DIES = MEET + "import os; os._exit(7)"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from plaudit.errors import DataError
-from plaudit.stages.ledger import NAME, Record, begin, key_of
+from plaudit.pipelines.stage_record import NAME, Record, begin, key_of
 
 
 def test_a_key_is_equal_only_where_config_and_inputs_are() -> None:

@@ -15,17 +15,17 @@ import torch
 from audit_samples import config, policy_of, prepare, same
 from score_samples import make_scores
 
-from plaudit.episodes import EpisodeStore
-from plaudit.episodes.episode import UNKNOWN
+from plaudit.data import EpisodeStore
+from plaudit.data.episode import UNKNOWN
 from plaudit.errors import CheckpointError
-from plaudit.rewards.artifact import RewardArtifact
-from plaudit.rewards.assess import Aim, Verdict, judge
-from plaudit.rewards.label_list import COLUMNS, LIST
-from plaudit.rewards.scores import Scores
+from plaudit.pipelines import evaluate, report, resume, train
+from plaudit.pipelines.builders import Place
+from plaudit.pipelines.refresh import Refresher, _judged
+from plaudit.reward_models.artifact import RewardArtifact
+from plaudit.reward_models.evaluation.scores import Scores
+from plaudit.reward_models.evaluation.validation import Aim, Verdict, judge
+from plaudit.rewards.audit.label_sheet import COLUMNS, LIST
 from plaudit.rl import Trainer
-from plaudit.stages import evaluate, report, resume, train
-from plaudit.stages.common import Place
-from plaudit.stages.refresh import Refresher, _judged
 
 REFRESH = "reward.audit.on_alarm=refresh"
 

@@ -12,13 +12,13 @@ from learned_samples import pictures
 from test_demonstrating import PLACES, episode
 
 from plaudit.config.schema import Config, FitConfig
-from plaudit.episodes import Episode, EpisodeStore
-from plaudit.rewards.artifact import RewardArtifact
-from plaudit.rewards.env import RewardedEnv
-from plaudit.rewards.pipeline import RewardManager
+from plaudit.data import Episode, EpisodeStore
+from plaudit.pipelines import fit, train
+from plaudit.reward_models.artifact import RewardArtifact
+from plaudit.rewards.reward_env import RewardedEnv
+from plaudit.rewards.reward_function import RewardManager
 from plaudit.rl.algorithms.sac import SAC
-from plaudit.rl.replay import Replay
-from plaudit.stages import fit, train
+from plaudit.rl.buffers.replay_buffer import Replay
 
 SAC_KEYS = """
 policy:
@@ -108,7 +108,7 @@ def managed(settings: Config, place: Path) -> RewardManager:
 
 
 def test_after_a_refresh_every_reward_is_the_new_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plaudit.report.curves.plot_curves", lambda *arguments: None)
+    monkeypatch.setattr("plaudit.reporting.learning_curves.plot_curves", lambda *arguments: None)
     recipe, model = prepare(tmp_path)
     seen = Watcher(monkeypatch)
     settings = config(recipe, f"reward.checkpoint_path={model}", "reward.audit.on_alarm=refresh")

@@ -16,9 +16,9 @@ from killing import in_a_process
 from pages import look, needs_browser
 
 from plaudit.cli import main
-from plaudit.episodes import EpisodeStore
-from plaudit.rl.logging import JsonlLogger
-from plaudit.stages.ledger import FOLDERS, Record
+from plaudit.data import EpisodeStore
+from plaudit.pipelines.stage_record import FOLDERS, Record
+from plaudit.rl.loggers import JsonlLogger
 
 TINY = [
     "env.cfg.num_envs=8",
@@ -142,7 +142,7 @@ def test_ctrl_c_between_two_steps_of_work_says_so_too(
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["plaudit.stages.run"], "compare", stopped)
+    monkeypatch.setattr(sys.modules["plaudit.pipelines.run"], "compare", stopped)
     code, result, shown = run(capsys, "run", "--resume", str(copy), "--redo", "compare", "--quiet")
     assert code == 130 and result["interrupted"] and f"go on with: plaudit run --resume {copy}" in shown
 

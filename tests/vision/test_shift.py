@@ -1,6 +1,6 @@
 import torch
 
-from plaudit.vision.shift import moved_pixels
+from plaudit.vision.random_shift import moved_pixels
 
 
 def test_by_hand() -> None:

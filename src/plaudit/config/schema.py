@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from plaudit.config.keys import REQUIRED, require
-from plaudit.config.rewards import RewardConfig
+from plaudit.config.reward_schema import RewardConfig
+from plaudit.config.structured import REQUIRED, require
 
 SEED_LIMIT = 2**32 - 4_000_000
 """NumPy's seeds end at 2**32, and evaluation and the envs add to the run's seed."""

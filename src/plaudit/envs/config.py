@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from plaudit.config.keys import require
+from plaudit.config.structured import require
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from plaudit.envs.config import GymConfig
-from plaudit.envs.gym_ids import find_spec
-from plaudit.envs.maniskill_config import ManiSkillConfig
+from plaudit.envs.gym.ids import find_spec
+from plaudit.envs.maniskill.config import ManiSkillConfig
 from plaudit.errors import ConfigError, RegistryError
 from plaudit.registry import Entry, Registry
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from plaudit.envs.base import VecEnv
 
 GYM_PREFIX = "gym:"
-"""Ids that start so are envs of Gymnasium's registry, reached through `plaudit.envs.gym`."""
+"""Ids that start so are envs of Gymnasium's registry, reached through `plaudit.envs.gym.adapter`."""
 
 MANISKILL_PREFIX = "maniskill:"
-"""Ids that start so are tasks of ManiSkill 3, reached through `plaudit.envs.maniskill`."""
+"""Ids that start so are tasks of ManiSkill 3, reached through `plaudit.envs.maniskill.adapter`."""
 
-SINGLE_ENTRY = "plaudit.envs.views:make_single"
-VECTOR_ENTRY = "plaudit.envs.views:make_vector"
+SINGLE_ENTRY = "plaudit.envs.gymnasium_api:make_single"
+VECTOR_ENTRY = "plaudit.envs.gymnasium_api:make_vector"
 
 E = TypeVar("E", bound="type[VecEnv]")
 
@@ -137,11 +137,11 @@ def build_env(
         where: What a message calls `cfg`.
     """
     if env_id.startswith(GYM_PREFIX):
-        from plaudit.envs.gym import GymVecEnv
+        from plaudit.envs.gym.adapter import GymVecEnv
 
         return GymVecEnv(env_id.removeprefix(GYM_PREFIX), _convert(GymConfig, _keys(cfg, where), where), device)
     if env_id.startswith(MANISKILL_PREFIX):
-        from plaudit.envs.maniskill import ManiSkillEnv
+        from plaudit.envs.maniskill.adapter import ManiSkillEnv
 
         keys = _convert(ManiSkillConfig, _keys(cfg, where), where)
         return ManiSkillEnv(env_id.removeprefix(MANISKILL_PREFIX), keys, device, threads or 0)
@@ -206,7 +206,7 @@ def _convert(config_type: type | None, cfg: Any, where: str) -> Any:
         return cfg
     if config_type is None:
         return SimpleNamespace(**cfg)
-    from plaudit.config.convert import fill
+    from plaudit.config.structured import fill
 
     return fill(config_type, cfg, where)
 
@@ -243,7 +243,7 @@ def _register_builtins() -> None:
     probes = ("ConstantValue", "ObsValue", "Discount", "ActionReward", "ObsActionReward", "PictureAction", "Timeout")
     for name in probes:
         about = "A probe whose value and best action are known."
-        _add(f"probe/{name}", f"plaudit.envs.probes:{name}", config="plaudit.envs.config:ProbeConfig", about=about)
+        _add(f"probe/{name}", f"plaudit.envs.probe_envs:{name}", config="plaudit.envs.config:ProbeConfig", about=about)
 
 
 _register_builtins()

@@ -9,15 +9,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from plaudit.rewards.artifact import RewardArtifact
-    from plaudit.rewards.classifiers import BinaryRewardClassifier, ResNetRewardModel
-    from plaudit.rewards.config import BinaryClassifierConfig, ResNetRewardConfig, RewardModelConfig
-    from plaudit.rewards.engine import RewardEngine
-    from plaudit.rewards.env import RewardedEnv
-    from plaudit.rewards.foreign import load_foreign
-    from plaudit.rewards.model import REWARD_MODELS, RewardModel, build_reward_model, register_reward_model
-    from plaudit.rewards.pipeline import RewardManager
-    from plaudit.rewards.worker import RewardWorker
+    from plaudit.compat.checkpoints import load_foreign
+    from plaudit.compat.rlinf_worker import RewardWorker
+    from plaudit.reward_models.artifact import RewardArtifact
+    from plaudit.reward_models.classifiers import BinaryRewardClassifier, ResNetRewardModel
+    from plaudit.reward_models.config import BinaryClassifierConfig, ResNetRewardConfig, RewardModelConfig
+    from plaudit.reward_models.inference.engine import RewardEngine
+    from plaudit.reward_models.model import REWARD_MODELS, RewardModel, build_reward_model, register_reward_model
+    from plaudit.rewards.reward_env import RewardedEnv
+    from plaudit.rewards.reward_function import RewardManager
 
 __all__ = [
     "REWARD_MODELS",
@@ -38,25 +38,25 @@ __all__ = [
 ]
 
 _HOMES = {
-    "BinaryClassifierConfig": "config",
-    "BinaryRewardClassifier": "classifiers",
-    "REWARD_MODELS": "model",
-    "ResNetRewardConfig": "config",
-    "ResNetRewardModel": "classifiers",
-    "RewardArtifact": "artifact",
-    "RewardEngine": "engine",
-    "RewardManager": "pipeline",
-    "RewardModel": "model",
-    "RewardModelConfig": "config",
-    "RewardWorker": "worker",
-    "RewardedEnv": "env",
-    "build_reward_model": "model",
-    "load_foreign": "foreign",
-    "register_reward_model": "model",
+    "BinaryClassifierConfig": "plaudit.reward_models.config",
+    "BinaryRewardClassifier": "plaudit.reward_models.classifiers",
+    "REWARD_MODELS": "plaudit.reward_models.model",
+    "ResNetRewardConfig": "plaudit.reward_models.config",
+    "ResNetRewardModel": "plaudit.reward_models.classifiers",
+    "RewardArtifact": "plaudit.reward_models.artifact",
+    "RewardEngine": "plaudit.reward_models.inference.engine",
+    "RewardManager": "plaudit.rewards.reward_function",
+    "RewardModel": "plaudit.reward_models.model",
+    "RewardModelConfig": "plaudit.reward_models.config",
+    "RewardWorker": "plaudit.compat.rlinf_worker",
+    "RewardedEnv": "plaudit.rewards.reward_env",
+    "build_reward_model": "plaudit.reward_models.model",
+    "load_foreign": "plaudit.compat.checkpoints",
+    "register_reward_model": "plaudit.reward_models.model",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'plaudit.rewards' has no attribute '{name}'")
-    return getattr(importlib.import_module(f"plaudit.rewards.{_HOMES[name]}"), name)
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -6,14 +6,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from plaudit.rl.actor_critic import ActorCritic
     from plaudit.rl.algorithms import ALGORITHMS, BaseAlgorithm, build_algo, register_algo
     from plaudit.rl.algorithms.ppo import PPO
-    from plaudit.rl.buffer import RolloutBuffer
-    from plaudit.rl.evaluate import EvalResult
-    from plaudit.rl.logging import Listener
-    from plaudit.rl.policy import POLICIES, Policy, build_policy, register_policy
-    from plaudit.rl.run import RunFolder
+    from plaudit.rl.buffers.rollout_buffer import RolloutBuffer
+    from plaudit.rl.evaluation import EvalResult
+    from plaudit.rl.loggers import Listener
+    from plaudit.rl.policies.actor_critic import ActorCritic
+    from plaudit.rl.policies.base import POLICIES, Policy, build_policy, register_policy
+    from plaudit.rl.run_dir import RunFolder
     from plaudit.rl.trainer import Trainer
 
 __all__ = [
@@ -36,20 +36,20 @@ __all__ = [
 
 _HOMES = {
     "ALGORITHMS": "algorithms",
-    "ActorCritic": "actor_critic",
+    "ActorCritic": "policies.actor_critic",
     "BaseAlgorithm": "algorithms",
-    "EvalResult": "evaluate",
-    "Listener": "logging",
-    "POLICIES": "policy",
+    "EvalResult": "evaluation",
+    "Listener": "loggers",
+    "POLICIES": "policies.base",
     "PPO": "algorithms.ppo",
-    "Policy": "policy",
-    "RolloutBuffer": "buffer",
-    "RunFolder": "run",
+    "Policy": "policies.base",
+    "RolloutBuffer": "buffers.rollout_buffer",
+    "RunFolder": "run_dir",
     "Trainer": "trainer",
     "build_algo": "algorithms",
-    "build_policy": "policy",
+    "build_policy": "policies.base",
     "register_algo": "algorithms",
-    "register_policy": "policy",
+    "register_policy": "policies.base",
 }
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from plaudit.errors import CheckpointError, OutputError
-from plaudit.files import whole_file
+from plaudit.utils.atomic_io import whole_file
 
 VERSION = 1
 LATEST = "latest.pt"

@@ -12,22 +12,23 @@ from typing import Any
 
 import torch
 
-from plaudit.compute import ahead, undisturbed
 from plaudit.config.schema import RuntimeConfig
 from plaudit.envs.base import VecEnv
 from plaudit.errors import CheckpointError, DataError, EnvError, PlauditError
 from plaudit.rl import checkpoint
 from plaudit.rl.algorithms.base import BaseAlgorithm
-from plaudit.rl.evaluate import best_metric, evaluate
-from plaudit.rl.guard import Interrupt, check_finite
-from plaudit.rl.logging import Listener
-from plaudit.rl.obs import FlatView, PolicyObs, check_same_spaces, flat, map_obs, obs_dim
-from plaudit.rl.policy import Policy
-from plaudit.rl.relabel import Relabelled
-from plaudit.rl.rng import rng_state, set_rng_state
-from plaudit.rl.rollouts import RolloutWatch
-from plaudit.rl.run import RunFolder
-from plaudit.rl.stats import TrainingStats
+from plaudit.rl.episode_stats import TrainingStats
+from plaudit.rl.evaluation import best_metric, evaluate
+from plaudit.rl.finite_checks import check_finite
+from plaudit.rl.loggers import Listener
+from plaudit.rl.observations import FlatView, PolicyObs, check_same_spaces, flat, map_obs, obs_dim
+from plaudit.rl.policies.base import Policy
+from plaudit.rl.reward_source import Relabelled
+from plaudit.rl.rollout import RolloutWatch
+from plaudit.rl.run_dir import RunFolder
+from plaudit.utils.interrupts import Interrupt
+from plaudit.utils.realtime import ahead, undisturbed
+from plaudit.utils.rng import rng_state, set_rng_state
 
 logger = logging.getLogger("plaudit")
 

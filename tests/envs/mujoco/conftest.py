@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from plaudit.envs import build_env
-from plaudit.envs.mujoco.task import ArmTask
+from plaudit.envs.mujoco.arm_task import ArmTask
 
 torch.set_num_threads(1)
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from plaudit.envs.mujoco import panda
+from plaudit.envs.mujoco.arm_task import ArmTask
 from plaudit.envs.mujoco.peg_insertion import PegInsertion
 from plaudit.envs.mujoco.scene import CONTROL_HZ
-from plaudit.envs.mujoco.task import ArmTask
 from plaudit.errors import EnvError
 
 TASKS = ["PushCube", "PickCube", "PegInsertion"]

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from plaudit.envs.mujoco import panda, scene
-from plaudit.envs.mujoco.cube import THING
-from plaudit.envs.mujoco.task import WORKSPACE
+from plaudit.envs.mujoco.arm_task import WORKSPACE
+from plaudit.envs.mujoco.geometry import THING
 
 # https://frankaemika.github.io/docs/control_parameters.html, "Limits for Panda".
 FRANKA_LOWER = [-2.8973, -1.7628, -2.8973, -3.0718, -2.8973, -0.0175, -2.8973]

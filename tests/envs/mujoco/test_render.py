@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from plaudit.envs.base import Frames
+from plaudit.envs.mujoco.arm_task import ArmTask
 from plaudit.envs.mujoco.config import PushCubeConfig
-from plaudit.envs.mujoco.render import BatchRenderer
-from plaudit.envs.mujoco.task import ArmTask
+from plaudit.envs.mujoco.renderer import BatchRenderer
 from plaudit.errors import EnvError
 
 TASKS = ["PushCube", "PickCube", "PegInsertion"]

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from plaudit.envs.mujoco import panda, scene
-from plaudit.envs.mujoco.cube import THING
-from plaudit.envs.mujoco.sim import Array, BatchSim
-from plaudit.envs.mujoco.task import ArmTask
+from plaudit.envs.mujoco.arm_task import ArmTask
+from plaudit.envs.mujoco.batch_sim import Array, BatchSim
+from plaudit.envs.mujoco.geometry import THING
 
 N, STEPS = 6, 12
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from plaudit.envs import Step, build_env
 from plaudit.envs.mujoco import panda
+from plaudit.envs.mujoco.arm_task import ArmTask
 from plaudit.envs.mujoco.peg_insertion import BLOCK_HEIGHT, PEG_HALF_LENGTH, PEG_HALF_WIDTH
-from plaudit.envs.mujoco.task import ArmTask
 
 TASKS = ["PushCube", "PickCube", "PegInsertion"]
 EPISODES = 200

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from layouts import LAYOUTS
 from samples import assert_same, make_episode
 
-from plaudit.episodes import Episode
-from plaudit.episodes.formats import load_episodes
+from plaudit.data import Episode
+from plaudit.data.formats import load_episodes
 from plaudit.errors import DataError
 
 FEW = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plaudit.episodes.formats.pixels import to_frames, to_unit_floats
+from plaudit.data.formats.parsing import to_frames, to_unit_floats
 
 PICTURES = np.random.default_rng(0).integers(0, 256, (4, 5, 6, 3), np.uint8)
 

@@ -15,8 +15,8 @@ from PIL import Image
 from samples import make_episode
 
 import plaudit
-from plaudit.episodes import UNKNOWN
-from plaudit.episodes.formats import FORMATS, load_episodes
+from plaudit.data import UNKNOWN
+from plaudit.data.formats import FORMATS, load_episodes
 from plaudit.errors import DataError
 
 SUCCESS_AT = 3

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from samples import assert_same, make_episode
 
-from plaudit.episodes import UNKNOWN, Episode
-from plaudit.episodes.formats import FORMATS, load_episodes, lost, open_writer, writable
-from plaudit.episodes.formats.base import FIELDS
+from plaudit.data import UNKNOWN, Episode
+from plaudit.data.formats import FORMATS, load_episodes, lost, open_writer, writable
+from plaudit.data.formats.base import FIELDS
 from plaudit.errors import DataError
 
 FORMAT_NAMES = ["episode_pkl", "images", "npy", "plaudit", "realworld", "realworld_raw"]

@@ -19,9 +19,9 @@ import torch
 from layouts import LAYOUTS
 from samples import make_episode
 
-from plaudit.episodes.formats import arrays, load_episodes
-from plaudit.episodes.formats.peek import first_words
-from plaudit.episodes.formats.unpickle import load_npy, load_pickle, load_torch
+from plaudit.data.formats import load_episodes
+from plaudit.data.formats import pickle_arrays as arrays
+from plaudit.data.formats.safe_pickle import first_words, load_npy, load_pickle, load_torch
 from plaudit.errors import DataError
 
 

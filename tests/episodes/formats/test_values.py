@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plaudit.episodes.formats import values
+from plaudit.data.formats import parsing as values
 
 
 def doubled(times: int) -> list[Any]:

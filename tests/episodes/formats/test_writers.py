@@ -14,10 +14,9 @@ import pytest
 import torch
 from samples import make_episode
 
-from plaudit.episodes import Counts
-from plaudit.episodes.formats import EpisodeFormat, load_episodes, open_writer, register_format
-from plaudit.episodes.formats.numbered import INDEX
-from plaudit.episodes.formats.staging import HERE
+from plaudit.data import Counts
+from plaudit.data.formats import EpisodeFormat, load_episodes, open_writer, register_format
+from plaudit.data.formats.numbered_files import HERE, INDEX
 from plaudit.errors import ConfigError, DataError, OutputError, RegistryError
 
 FORMAT_NAMES = ["episode_pkl", "images", "npy", "plaudit", "realworld", "realworld_raw"]
@@ -264,6 +263,6 @@ def test_a_format_of_ones_own_is_one_class(tmp_path: Path) -> None:
         (tmp_path / "x.mine").touch()
         assert load_episodes(tmp_path / "x.mine") == [1]
     finally:
-        from plaudit.episodes.formats import FORMATS
+        from plaudit.data.formats import FORMATS
 
         del FORMATS._entries["mine"]

@@ -15,13 +15,13 @@ from sac_helpers import make_trainer, sac_of
 
 from plaudit.envs.base import Step
 from plaudit.envs.config import ProbeConfig
-from plaudit.envs.probes import ObsActionReward
+from plaudit.envs.probe_envs import ObsActionReward
 from plaudit.errors import ConfigError, EnvError, PlauditError
-from plaudit.rewards.env import RewardedEnv
+from plaudit.rewards.reward_env import RewardedEnv
 from plaudit.rl import Listener, Trainer, checkpoint
 from plaudit.rl import trainer as training
-from plaudit.rl.asynchronous import actor as acting
-from plaudit.rl.asynchronous.learner import TOGETHER, acting_part
+from plaudit.rl.async_ import actor as acting
+from plaudit.rl.async_.learner import TOGETHER, acting_part
 
 
 @pytest.fixture(autouse=True)

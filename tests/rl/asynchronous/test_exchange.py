@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from plaudit.rl.asynchronous.exchange import Exchange, Mailbox
+from plaudit.rl.async_.shared_state import Exchange, Mailbox
 
 
 class Disturbed(dict[str, torch.Tensor]):

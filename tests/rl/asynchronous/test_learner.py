@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plaudit.rl.asynchronous.learner import Save
+from plaudit.rl.async_.learner import Save
 from plaudit.rl.checkpoint import CheckpointFolder
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from plaudit.rl.asynchronous.memory import SharedMemory
+from plaudit.rl.async_.shared_memory import SharedMemory
 
 
 def test_the_other_side_sees_the_same_numbers() -> None:

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from plaudit.errors import DataError
-from plaudit.rl.asynchronous.exchange import Exchange
-from plaudit.rl.asynchronous.memory import SharedMemory
-from plaudit.rl.asynchronous.reader import ReplayReader
-from plaudit.rl.replay import Batch, Replay
+from plaudit.rl.async_.shared_memory import SharedMemory
+from plaudit.rl.async_.shared_replay import ReplayReader
+from plaudit.rl.async_.shared_state import Exchange
+from plaudit.rl.buffers.replay_buffer import Batch, Replay
 
 LENGTH = 5
 """Steps of an episode."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar, Literal
 
-from plaudit.config.keys import require
+from plaudit.config.structured import require
 
 _JOINTS = range(7)
 

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from plaudit.envs.base import Headline
 from plaudit.envs.mujoco import panda, scene
+from plaudit.envs.mujoco.arm_task import EVERYONE, ArmTask, Array, Ids, Rows, Verdict
 from plaudit.envs.mujoco.config import PegInsertionConfig
-from plaudit.envs.mujoco.cube import axes, closeness, length, spread
-from plaudit.envs.mujoco.task import EVERYONE, ArmTask, Array, Ids, Rows, Verdict
+from plaudit.envs.mujoco.geometry import axes, closeness, length, spread
 
 PEG_HALF_WIDTH = 0.012
 PEG_HALF_LENGTH = 0.05

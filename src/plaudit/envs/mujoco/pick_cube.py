@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from plaudit.envs.base import Headline
 from plaudit.envs.mujoco import scene
+from plaudit.envs.mujoco.arm_task import EVERYONE, HAND_START, ArmTask, Array, Ids, Rows, Verdict
 from plaudit.envs.mujoco.config import PickCubeConfig
-from plaudit.envs.mujoco.cube import HALF, THING, axes, closeness, length, spread, yaw_quaternion
-from plaudit.envs.mujoco.task import EVERYONE, HAND_START, ArmTask, Array, Ids, Rows, Verdict
+from plaudit.envs.mujoco.geometry import HALF, THING, axes, closeness, length, spread, yaw_quaternion
 
 MARKER_REACH = 0.055
 """From the goal's middle to the ends of its arms, in metres."""

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 
 from plaudit.envs.mujoco import scene
+from plaudit.envs.mujoco.arm_task import EVERYONE, HAND_START, ArmTask, Array, Ids, Rows, Verdict
 from plaudit.envs.mujoco.config import PushCubeConfig
-from plaudit.envs.mujoco.cube import HALF, THING, axes, closeness, length, spread, yaw_quaternion
-from plaudit.envs.mujoco.task import EVERYONE, HAND_START, ArmTask, Array, Ids, Rows, Verdict
+from plaudit.envs.mujoco.geometry import HALF, THING, axes, closeness, length, spread, yaw_quaternion
 
 GOAL_DISTANCE = 0.2
 GOAL_HEADING = np.pi / 6

@@ -11,14 +11,14 @@ import torch
 
 from plaudit.registry import Registry
 from plaudit.rl.algorithms.base import BaseAlgorithm, StepCallback
-from plaudit.rl.policy import Policy
+from plaudit.rl.policies.base import Policy
 
 __all__ = ["ALGORITHMS", "BaseAlgorithm", "StepCallback", "build_algo", "register_algo"]
 
 ALGORITHMS: Registry[BaseAlgorithm] = Registry("algorithm")
-ALGORITHMS.add("ppo", "plaudit.rl.algorithms.ppo:PPO", config="plaudit.config.algorithms:PPOConfig")
-ALGORITHMS.add("sac", "plaudit.rl.algorithms.sac:SAC", config="plaudit.config.algorithms:SACConfig")
-ALGORITHMS.add("bc", "plaudit.rl.algorithms.bc:BC", config="plaudit.config.algorithms:BCConfig")
+ALGORITHMS.add("ppo", "plaudit.rl.algorithms.ppo:PPO", config="plaudit.config.algorithm_schema:PPOConfig")
+ALGORITHMS.add("sac", "plaudit.rl.algorithms.sac:SAC", config="plaudit.config.algorithm_schema:SACConfig")
+ALGORITHMS.add("bc", "plaudit.rl.algorithms.bc:BC", config="plaudit.config.algorithm_schema:BCConfig")
 
 
 def register_algo(name: str, *, override: bool = False) -> Callable[[type[BaseAlgorithm]], type[BaseAlgorithm]]:
@@ -37,7 +37,7 @@ def build_algo(name: str, cfg: Any, policy: Policy, device: torch.device | str =
     """
     config_type = ALGORITHMS.config_type(name)
     if config_type is not None and isinstance(cfg, Mapping):
-        from plaudit.config.convert import fill
+        from plaudit.config.structured import fill
 
         cfg = fill(config_type, dict(cfg), "algorithm.cfg")
     make: Callable[..., BaseAlgorithm] = ALGORITHMS.get(name)

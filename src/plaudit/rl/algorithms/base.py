@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import torch
 
 from plaudit.errors import PlauditError
-from plaudit.rl.obs import ObsDim, PolicyObs
-from plaudit.rl.policy import Policy
-from plaudit.rl.relabel import Relabelled
+from plaudit.rl.observations import ObsDim, PolicyObs
+from plaudit.rl.policies.base import Policy
+from plaudit.rl.reward_source import Relabelled
 
 if TYPE_CHECKING:
+    from plaudit.rl.buffers.replay_buffer import Replay
     from plaudit.rl.checkpoint import CheckpointFolder
-    from plaudit.rl.replay import Replay
 
 StepCallback: TypeAlias = Callable[
     [PolicyObs, torch.Tensor, torch.Tensor, torch.Tensor, dict[str, Any], PolicyObs], None

@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 
-from plaudit.config.algorithms import BCConfig
+from plaudit.config.algorithm_schema import BCConfig
 from plaudit.errors import NonFiniteError, PlauditError
 from plaudit.rl.algorithms.base import BaseAlgorithm, StepCallback, Wanted
+from plaudit.rl.buffers.replay_buffer import Replay
+from plaudit.rl.buffers.replay_storage import ReplayLog, replay_for
 from plaudit.rl.checkpoint import check_complete
-from plaudit.rl.obs import ObsDim, PolicyObs, map_obs
-from plaudit.rl.policy import Policy
-from plaudit.rl.replay import Replay
-from plaudit.rl.replay_files import ReplayLog, replay_for
+from plaudit.rl.observations import ObsDim, PolicyObs, map_obs
+from plaudit.rl.policies.base import Policy
 
 
 class BC(BaseAlgorithm):

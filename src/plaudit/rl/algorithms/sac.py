@@ -8,20 +8,20 @@ from typing import Any, NamedTuple
 
 import torch
 
-from plaudit.config.algorithms import SACConfig
+from plaudit.config.algorithm_schema import SACConfig
 from plaudit.errors import CheckpointError, ConfigError, NonFiniteError, PlauditError
 from plaudit.rl.algorithms.base import BaseAlgorithm, StepCallback, Wanted
-from plaudit.rl.algorithms.sac_learner import Losses, SACLearner
-from plaudit.rl.augment import check_shift
+from plaudit.rl.algorithms.sac_update import Losses, SACLearner
+from plaudit.rl.algorithms.update_ratio import Pace
+from plaudit.rl.buffers.replay_buffer import Allocate, Batch, Replay
+from plaudit.rl.buffers.replay_relabel import UNSETTLED, renew
+from plaudit.rl.buffers.replay_storage import Keeper, ReplayLog, open_replay, replay_for
 from plaudit.rl.checkpoint import check_complete
-from plaudit.rl.obs import ObsDim, PolicyObs, flat
-from plaudit.rl.pace import Pace
-from plaudit.rl.policy import Policy
-from plaudit.rl.relabel import settle
-from plaudit.rl.renewal import UNSETTLED, renew
-from plaudit.rl.replay import Allocate, Batch, Replay
-from plaudit.rl.replay_files import Keeper, ReplayLog, open_replay, replay_for
-from plaudit.rl.sac_policy import SACPolicy
+from plaudit.rl.image_augmentation import check_shift
+from plaudit.rl.observations import ObsDim, PolicyObs, flat
+from plaudit.rl.policies.base import Policy
+from plaudit.rl.policies.sac_policy import SACPolicy
+from plaudit.rl.reward_source import settle
 
 CHOICE = ("demonstrations", "num_demonstrations", "demonstration_outcome")
 """The keys that choose demonstrations."""

@@ -1,0 +1,111 @@
+"""The layouts in which episodes are kept, ours and those of other systems: read, and most of them written."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from plaudit.data.episode import Episode, EpisodeSource, EpisodeWriter
+from plaudit.data.formats.base import EpisodeFormat, LoadedSource
+from plaudit.errors import ConfigError, DataError
+from plaudit.registry import Registry
+
+__all__ = ["FORMATS", "EpisodeFormat", "load_episodes", "lost", "open_writer", "register_format", "writable"]
+
+FORMATS: Registry[EpisodeFormat] = Registry("format")
+for _name, _target in {
+    "episode_pkl": "episode_pkl:EpisodePklFormat",
+    "hilserl": "hilserl:HilserlFormat",
+    "images": "images:ImagesFormat",
+    "npy": "npy:NpyFormat",
+    "plaudit": "store:PlauditFormat",
+    "realworld": "realworld:RealworldFormat",
+    "realworld_raw": "realworld_raw:RealworldRawFormat",
+    "rlinf": "rlinf:RlinfFormat",
+    "rlinf_pt": "rlinf_pt:RlinfPtFormat",
+}.items():
+    FORMATS.add(_name, f"{__name__}.{_target}")
+
+register_format = FORMATS.register
+"""Decorates a user's own `EpisodeFormat`."""
+
+
+def load_episodes(path: str | Path, format: str | None = None) -> EpisodeSource:
+    """The episodes at a place, each read when it is asked for.
+
+    Args:
+        path: A folder or a file.
+        format: The layout's name; `None` finds out by looking.
+
+    Raises:
+        DataError: There is nothing, nothing known, or no episode.
+    """
+    path = Path(path).expanduser()
+    if not path.exists():
+        raise DataError(f"there is nothing at '{path}'.")
+    chosen: type[EpisodeFormat] = FORMATS.get(format if format is not None else _recognise(path))
+    source = chosen.read(path)
+    # A file that must be read as a whole says itself that it is empty, once it is read.
+    if not isinstance(source, LoadedSource) and not len(source):
+        raise DataError(f"there are no episodes in '{path}'.{_contents(path)}")
+    return source
+
+
+def open_writer(path: str | Path | None, format: str = "plaudit", **options: Any) -> EpisodeWriter:
+    """Somewhere to write episodes to; what is there already stays and is counted.
+
+    Args:
+        path: The folder; `None` where the options say more exactly where things go.
+        format: The layout's name.
+        options: The layout's own, as `positive_dir` and `negative_dir` of `npy`.
+    """
+    writer = FORMATS.get(format).writer
+    if writer is None:
+        raise ConfigError(f"format '{format}' is only read. Those that are written: {', '.join(writable())}.")
+    place = None if path is None else Path(path).expanduser()
+    try:
+        inspect.signature(writer).bind(place, **options)
+    except TypeError as error:
+        raise ConfigError(f"format '{format}': {error}.") from None
+    opened: EpisodeWriter = writer(place, **options)
+    return opened
+
+
+def writable() -> list[str]:
+    """The names of the formats that can be written."""
+    return [name for name in FORMATS.names() if FORMATS.get(name).writer is not None]
+
+
+def lost(episodes: Iterable[Episode], format: str) -> dict[str, int]:
+    """What a format has no place for, in words, and in how many of some episodes."""
+    chosen: type[EpisodeFormat] = FORMATS.get(format)
+    return dict(Counter(text for episode in episodes for text in chosen.lost(episode)))
+
+
+def _recognise(path: Path) -> str:
+    """The name of the layout that a place looks like."""
+    try:
+        found = [name for name in FORMATS.names() if FORMATS.get(name).matches(path)]
+    except OSError as error:
+        raise DataError(f"'{path}' cannot be read: {error.strerror}.") from None
+    if len(found) > 1:
+        raise DataError(f"'{path}' could be read as {' or '.join(found)}; say which format it is.")
+    if not found:
+        known = "\n".join(f"  {name:<14} {FORMATS.get(name).about}" for name in FORMATS.names())
+        raise DataError(f"'{path}' holds no episodes in a layout that is known.{_contents(path)} Known are:\n{known}")
+    return found[0]
+
+
+def _contents(path: Path) -> str:
+    """What is in a folder, in a sentence."""
+    if not path.is_dir():
+        return f" It is a file of {path.stat().st_size} bytes."
+    entries = sorted(path.iterdir())
+    folders = [entry.name for entry in entries if entry.is_dir()]
+    kinds = Counter(entry.suffix or "without a suffix" for entry in entries if not entry.is_dir())
+    parts = [f"the folder{'s' if len(folders) > 1 else ''} {', '.join(folders[:5])}"] if folders else []
+    parts += [f"{count} file{'s' if count > 1 else ''} {kind}" for kind, count in kinds.most_common(5)]
+    return f" It holds {' and '.join(parts)}." if parts else " It is empty."

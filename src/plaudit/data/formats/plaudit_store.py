@@ -1,0 +1,26 @@
+"""Our own store, as one of the formats."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from plaudit.data.episode import EpisodeSource
+from plaudit.data.formats.base import FIELDS, EpisodeFormat
+from plaudit.data.store import EpisodeStore, is_store
+
+
+class PlauditFormat(EpisodeFormat):
+    """Everything an episode has."""
+
+    name = "plaudit"
+    about = "Plaudit's own store: episodes/*.safetensors"
+    holds = frozenset(FIELDS)
+    writer = EpisodeStore.create
+
+    @classmethod
+    def matches(cls, path: Path) -> bool:
+        return path.is_dir() and is_store(path)
+
+    @classmethod
+    def read(cls, path: Path) -> EpisodeSource:
+        return EpisodeStore(path)

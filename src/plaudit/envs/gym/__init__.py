@@ -1,0 +1,1 @@
+"""Gymnasium envs under the `VecEnv` contract."""

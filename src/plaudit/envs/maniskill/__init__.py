@@ -1,0 +1,1 @@
+"""ManiSkill 3 envs under the `VecEnv` contract."""

@@ -1,7 +1,0 @@
-"""What people look at: the live display, films and curves. Heavy libraries are imported when something is drawn."""
-
-from plaudit.report.curves import plot_curves
-from plaudit.report.display import ProgressDisplay
-from plaudit.report.video import film_strip, tile, write_video
-
-__all__ = ["ProgressDisplay", "film_strip", "plot_curves", "tile", "write_video"]

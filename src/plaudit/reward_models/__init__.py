@@ -1,0 +1,1 @@
+"""Reward models: images in, success probability out."""

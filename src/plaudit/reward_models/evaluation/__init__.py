@@ -1,0 +1,1 @@
+"""Measure a reward model on held-out episodes."""

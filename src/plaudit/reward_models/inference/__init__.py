@@ -1,0 +1,1 @@
+"""Score frames with a trained reward model."""

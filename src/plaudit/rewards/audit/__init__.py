@@ -1,0 +1,1 @@
+"""Compare the reward model with the ground truth during training."""

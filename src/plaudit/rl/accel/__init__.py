@@ -1,0 +1,1 @@
+"""Optional accelerators of the plain PyTorch code."""

@@ -1,0 +1,1 @@
+"""Rollout and replay buffers."""

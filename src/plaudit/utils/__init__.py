@@ -1,0 +1,1 @@
+"""Helpers that every other package may use: files, threads, processes, random state."""

@@ -1,0 +1,41 @@
+"""Stop a run in good order on Ctrl-C and SIGTERM."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+
+class Interrupt:
+    """While inside, the first Ctrl-C only sets `asked`, so that work can end in good order; the second one raises.
+
+    SIGTERM, by which clusters and containers end their jobs, does the same.
+
+    Args:
+        say: What to tell who pressed Ctrl-C, where the good order takes a while.
+    """
+
+    def __init__(self, say: str | None = None) -> None:
+        self.asked, self.say = False, say
+        self._previous: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Interrupt:
+        # Python lets only the main thread handle signals.
+        if threading.current_thread() is threading.main_thread():
+            self._previous = {n: signal.signal(n, self._handle) for n in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+        if self.say is not None and number == signal.SIGINT:
+            # To stderr, but not through the stream: this may have interrupted whoever is writing to that.
+            os.write(2, f"\nplaudit: {self.say}\n".encode())
