@@ -34,7 +34,7 @@ from plaudit.envs.registry import build_env
 from plaudit.envs.wrapper import EnvWrapper
 from plaudit.pipelines import collect, load
 from plaudit.pipelines.demonstrations import pick, show
-from plaudit.rl import Listener, Policy, RunFolder, Trainer, build_algo, build_policy
+from plaudit.rl import Callback, Policy, RunFolder, Trainer, build_algo, build_policy
 from plaudit.rl.algorithms.sac import SAC
 from plaudit.rl.async_.actor import Actor
 from plaudit.rl.evaluation import evaluate
@@ -155,7 +155,7 @@ class Clocked(EnvWrapper):
         return step
 
 
-class Meter(Listener):
+class Meter(Callback):
     """Notes when how many gradient steps had been taken."""
 
     def __init__(self) -> None:
@@ -183,7 +183,7 @@ class Meter(Listener):
         return waited / (rows[-1][0] - rows[0][0])
 
 
-class Snapshots(Listener):
+class Snapshots(Callback):
     """Keeps what the policy was at the shares `LAST` of a training of so many env steps.
 
     Args:

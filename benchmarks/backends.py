@@ -1,6 +1,6 @@
 """`ddp` and `fsdp` in two processes against `simple`: the same validation metrics, and files that are interchangeable.
 
-All fit the same episodes of PushCube with the same settings and seeds, every process with one thread. What the seeds
+All fit the same episodes of PushCube with the same settings and seeds, every process with one thread. What the guides
 alone change is the noise that the backends' medians have to agree within. Then the last checkpoint of each is taken up
 by every other: the artifact that this ends with must be that of its writer.
 

@@ -18,7 +18,7 @@ from typing import Any
 from measure import Row, main, paired_ratio, say, take_turns
 from plaudit.data import Counts, Episode, EpisodeStore
 from plaudit.data.background_writer import BackgroundWriter
-from plaudit.data.behaviors import Actor, Crew
+from plaudit.data.behaviors import Behavior, BehaviorMixture
 from plaudit.data.recorder import RewardDataCollector
 from plaudit.data.recording_env import DataCollectorWrapper
 from plaudit.envs.base import VecEnv
@@ -65,7 +65,9 @@ class Loop:
 
     def __init__(self, env: Any, writer: Any, wrapper: type[DataCollectorWrapper] = DataCollectorWrapper) -> None:
         self.writer = writer
-        self.crew = Crew([Actor("expert", lambda obs: env.expert_action(), drift=1.0, noise=0.05)], env, 0)
+        self.crew = BehaviorMixture(
+            [Behavior("expert", lambda obs: env.expert_action(), drift=1.0, noise=0.05)], env, 0
+        )
         self.collector = RewardDataCollector(NUM_ENVS, writer, name="bench", frames_per_episode=FRAMES)
         self.env = wrapper(env, self.collector)
         self.obs, _ = self.env.reset(0)

@@ -1,8 +1,9 @@
-"""A whole fit with a frozen encoder: its features kept, against the encoder run in every epoch, as the seeds do it.
+"""A whole fit with a frozen encoder: with cached features, and with the encoder run in every epoch as RLinf does it.
 
-Both are the same recipe on the same episodes of PushCube, at seed 002's 128×128 pixels: EfficientNet-lite0 with its
-ImageNet weights, a small convolutional head, 30 epochs, nothing varied. Time is from opening the data to the written
-artifact, without figures. The default model, trained end to end, is measured beside them.
+Both are the same recipe on the same episodes of PushCube, at the 128×128 pixels of RLinf's real-world guide:
+EfficientNet-lite0 with its ImageNet weights, a small convolutional head, 30 epochs, no augmentation. Time is from
+opening the data to the written artifact, without figures. The default model, trained end to end, is measured beside
+them.
 """
 
 from __future__ import annotations

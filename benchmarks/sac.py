@@ -31,7 +31,7 @@ from plaudit.rl import Trainer, build_algo, build_policy
 from plaudit.rl.accel import critic_kernel as members
 from plaudit.rl.accel import flat_adam as flatten
 from plaudit.rl.algorithms.sac import SAC
-from plaudit.rl.buffers.replay_buffer import Replay
+from plaudit.rl.buffers.replay_buffer import ReplayBuffer
 from plaudit.utils.realtime import keep_freed_memory
 from plaudit.utils.threads import cores
 from sac_loop import Loop, Shape
@@ -191,10 +191,10 @@ SIDES: dict[str, Callable[[Shape], Callable[[int], object]]] = {
 def memory() -> Row:
     """Bytes of a replay for each transition with a picture, over those of one picture; episodes of 50 steps."""
     shape, length = (64, 64, 3), 50
-    replay = Replay(4096, 1, {"camera": shape, "state": (18,)}, 4)
+    replay = ReplayBuffer(4096, 1, {"camera": shape, "state": (18,)}, 4)
     pictures = torch.zeros(length + 1, *shape, dtype=torch.uint8)
     ended = torch.arange(length) == length - 1
-    told = {"reward": torch.zeros(length), "terminated": torch.zeros_like(ended), "ended": ended}
+    told = {"reward": torch.zeros(length), "terminated": torch.zeros_like(ended), "done": ended}
     for _ in range(100):
         replay.add_episode({"camera": pictures, "state": torch.zeros(length + 1, 18)}, torch.zeros(length, 4), told)
     each, frame = replay.nbytes / len(replay), float(pictures[0].nbytes)

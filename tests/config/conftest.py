@@ -19,7 +19,7 @@ from plaudit.registry import Registry
 
 @dataclass(frozen=True)
 class TaskConfig:
-    """`env.cfg` of the stand-in env: seed 004's keys."""
+    """`env.cfg` of the stand-in env: EmbodiChain's RL tutorial's keys."""
 
     num_envs: int = 1  # How many.
     obs_mode: Literal["state", "rgb"] = "state"

@@ -12,7 +12,7 @@ from plaudit.errors import ConfigError
 
 TARGETS = ("max_positive_trajectories", "max_negative_trajectories")
 
-SEED_000 = """
+RESNET_GUIDE = """
 defaults: [push_cube, _self_]
 
 env:
@@ -26,7 +26,7 @@ reward_data_collection:
   target_failure: 5001
 """
 
-SEED_001 = """
+WORKFLOW_GUIDE = """
 defaults: [push_cube, _self_]
 
 reward:
@@ -56,10 +56,10 @@ def write(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def test_seed_000(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_resnet_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setenv("EMBODIED_PATH", "/robots")
     with caplog.at_level(logging.WARNING, "plaudit"):
-        config = load_config(write(tmp_path, SEED_000))
+        config = load_config(write(tmp_path, RESNET_GUIDE))
     keys = config.reward.data_collection
     assert config.reward.collect_data and keys.save_dir == "/robots/data" and keys.format == "episode_pkl"
     assert [getattr(keys, name) for name in TARGETS] == [5000, 5001]
@@ -73,7 +73,7 @@ def test_seed_000(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytes
     ]
 
 
-def test_seed_000_writes_its_own_layout_unless_another_is_named(tmp_path: Path) -> None:
+def test_resnet_guide_writes_its_own_layout_unless_another_is_named(tmp_path: Path) -> None:
     path = write(tmp_path, "defaults: [push_cube, _self_]\nreward_data_collection: {save_dir: a}")
     assert load_config(path).reward.data_collection.format == "episode_pkl"
     named = ["reward.data_collection.format=npy", "reward_data_collection.target_success=7"]
@@ -82,16 +82,16 @@ def test_seed_000_writes_its_own_layout_unless_another_is_named(tmp_path: Path) 
     assert load_config(path).reward.data_collection.format == "npy"
 
 
-def test_seed_000_on_the_command_line() -> None:
+def test_resnet_guide_on_the_command_line() -> None:
     config = load_config(
         "push_cube", ["reward_data_collection.target_success=7", "+reward_data_collection.enabled=True"]
     )
     assert config.reward.collect_data and config.reward.data_collection.max_positive_trajectories == 7
 
 
-def test_seed_001(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_workflow_guide(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "plaudit"):
-        config = load_config(write(tmp_path, SEED_001), ["reward.use_reward_model=False"])
+        config = load_config(write(tmp_path, WORKFLOW_GUIDE), ["reward.use_reward_model=False"])
     keys = config.reward.data_collection
     assert config.reward.collect_data and keys.image_keys == ("base_camera",)
     assert keys.positive_dir == "./reward_data/positive" and keys.negative_dir == "./reward_data/negative"

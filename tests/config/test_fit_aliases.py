@@ -16,7 +16,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 GUIDES = Path(__file__).parents[1] / "guides"
 
 
-def test_seed_000(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resnet_guide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EMBODIED_PATH", "/robots")
     config = load_fit_config(GUIDES / "resnet_reward/05_fit.yaml", ["reward_training.epochs=7"])
     keys = config.reward.training
@@ -25,7 +25,7 @@ def test_seed_000(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (keys.num_epochs, keys.micro_batch_size, keys.global_batch_size, keys.optim.lr) == (7, 64, 64, 1e-4)
 
 
-def test_seed_003(caplog: pytest.LogCaptureFixture) -> None:
+def test_hydra_guide(caplog: pytest.LogCaptureFixture) -> None:
     overrides = ["reward.gpu_id=1", "reward.global_batch_size=64", "reward.num_epochs=50", "reward.save_interval=500"]
     with caplog.at_level(logging.WARNING, "plaudit"):
         config = load_fit_config(GUIDES / "workflow_config/04_fit.yaml", overrides)
@@ -41,7 +41,7 @@ def test_seed_003(caplog: pytest.LogCaptureFixture) -> None:
     assert any(line.endswith("'reward.data.num_workers' is not used.") for line in lines)
 
 
-def test_seed_003_schedules_and_cameras() -> None:
+def test_hydra_guide_schedules_and_cameras() -> None:
     words = ["reward.lr_sched.type=linear", "reward.lr_sched.warmup_steps=9", "reward.data.image_key=wrist"]
     config = load_fit_config(None, words)
     assert config.reward.training.optim.lr_schedule == "linear" and config.reward.training.optim.warmup_steps == 9
@@ -49,7 +49,7 @@ def test_seed_003_schedules_and_cameras() -> None:
     assert load_fit_config(None, ["reward.lr_sched=constant"]).reward.training.optim.lr_schedule == "constant"
 
 
-def test_seed_002() -> None:
+def test_real_world_guide() -> None:
     words = """
         data.num_samples_per_episode=0 data.fail_success_ratio=3.0 actor.global_batch_size=32 actor.micro_batch_size=16
         runner.max_epochs=100 runner.val_check_interval=10 runner.save_interval=10 runner.early_stop.patience=10

@@ -18,7 +18,7 @@ from plaudit.config.structured import fill, to_dict
 from plaudit.config.validation import env_cfg
 from plaudit.errors import ConfigError, OutputError
 
-# Seed 004's blocks as printed, with the runtime keys that it lists.
+# EmbodiChain's RL tutorial's blocks as printed, with the runtime keys that it lists.
 TUTORIAL = """{
    "runtime": {
      "exp_name": "push_cube_ppo", "seed": 42, "cuda": true, "headless": true, "iterations": 500,

@@ -27,7 +27,7 @@ def notices(caplog: pytest.LogCaptureFixture) -> list[str]:
     return sorted(record.getMessage().partition(": ")[2] for record in caplog.records)
 
 
-def test_seed_000(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_resnet_guide(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     text = """
     cluster: {component_placement: {actor: 0-0, env: 0-0, rollout: 0-0, reward: 0-1}}
     runner: {resume_dir: runs/stage1}
@@ -54,7 +54,7 @@ def test_seed_000(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert load(write(tmp_path, "runner: {resume_dir: null}")).runtime.resume is None
 
 
-def test_seeds_001_and_003(tmp_path: Path) -> None:
+def test_workflow_guides(tmp_path: Path) -> None:
     text = """
     reward:
       group_name: "RewardGroup"
@@ -85,7 +85,7 @@ def test_their_command_line(caplog: pytest.LogCaptureFixture) -> None:
     assert len(caplog.records) == 2
 
 
-def test_seed_002(tmp_path: Path) -> None:
+def test_real_world_guide(tmp_path: Path) -> None:
     text = """
     reward:
       use_reward_model: True

@@ -25,7 +25,7 @@ from plaudit.errors import ConfigError, EnvError, RegistryError
 
 @dataclass(frozen=True)
 class LineConfig:
-    """Keys of the env below, with seed 004's `episode_length`."""
+    """Keys of the env below, with EmbodiChain's RL tutorial's `episode_length`."""
 
     num_envs: int = 2
     episode_length: int = 50

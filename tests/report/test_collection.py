@@ -7,12 +7,12 @@ import io
 import pytest
 from terminals import Clock, Terminal
 
-from plaudit.reporting.progress import CollectionDisplay, Tally
+from plaudit.reporting.progress import CollectionCounts, CollectionDisplay
 
 
-def tally(positive: int, negative: int, wanted: tuple[int | None, int | None] = (100, 50)) -> Tally:
+def tally(positive: int, negative: int, wanted: tuple[int | None, int | None] = (100, 50)) -> CollectionCounts:
     frames = 12 * (positive + negative)
-    return Tally(positive, negative, wanted, frames, frames // 4, 0, frames * 25_000)
+    return CollectionCounts(positive, negative, wanted, frames, frames // 4, 0, frames * 25_000)
 
 
 def test_lines_every_few_seconds_without_a_terminal() -> None:
@@ -49,8 +49,8 @@ def test_the_time_left_is_the_slower_class_and_unknown_without_a_limit() -> None
 
 
 def test_labels_that_are_not_known_are_told() -> None:
-    assert Tally(1, 1, (None, None), 8, 2, 4, 0).balance == "25% success, 25% failure, 50% unknown"
-    assert Tally(0, 0, (None, None), 0, 0, 0, 0).balance == ""
+    assert CollectionCounts(1, 1, (None, None), 8, 2, 4, 0).balance == "25% success, 25% failure, 50% unknown"
+    assert CollectionCounts(0, 0, (None, None), 0, 0, 0, 0).balance == ""
 
 
 def test_live_table_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

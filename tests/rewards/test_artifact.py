@@ -286,7 +286,7 @@ def test_the_folder_of_a_fit_and_files_in_an_artifact_lead_to_it(whole: Path) ->
 def test_an_artifact_is_found_where_a_file_of_its_name_is_asked_for(
     whole: Path, copied: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Seed 000 names `best_model.pt`."""
+    """RLinf's ResNet guide names `best_model.pt`."""
     with caplog.at_level(logging.INFO, "plaudit"):
         artifact = RewardArtifact.load(whole.with_suffix(".pt"))
     assert artifact.path == whole and artifact.id == RewardArtifact.load(whole).id

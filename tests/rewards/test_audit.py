@@ -17,9 +17,9 @@ from plaudit.reward_models.evaluation.confidence_bounds import rate_bounds
 from plaudit.rewards import reward_env as module
 from plaudit.rewards.audit.audit import KINDS, Audit, Reference, kinds_of
 from plaudit.rewards.audit.frame_recorder import EPISODES, PER_EPISODE, Followed, Watched
-from plaudit.rewards.callbacks import Seen, Shown
+from plaudit.rewards.callbacks import ScoredSteps, Shown
 from plaudit.rewards.reward_env import RewardedEnv
-from plaudit.rewards.reward_function import Judged
+from plaudit.rewards.reward_function import RewardBatch
 
 torch.set_num_threads(1)
 
@@ -28,22 +28,22 @@ NAN = np.nan
 
 def seen(
     logits: Any, success: Any, done: Any, looks_done: Any = None, shown: tuple[Shown, ...] = (), threshold: float = 0.0
-) -> Seen:
+) -> ScoredSteps:
     """T steps of N envs, each (T, N): a success to the model is a logit above `threshold`."""
     scores = np.stack([np.array(logits, np.float32), np.zeros_like(logits, np.float32)], axis=-1)
     verdict = np.nan_to_num(scores[..., 0], nan=-np.inf) > threshold
     zeros = np.zeros(verdict.shape)
-    judged = Judged(zeros.astype(np.float32), zeros, verdict, zeros, 0.5)
+    judged = RewardBatch(zeros.astype(np.float32), zeros, verdict, zeros, 0.5)
 
     def truth(values: Any) -> NDArray[np.bool_] | None:
         return None if values is None else np.array(values, bool)
 
-    return Seen(
+    return ScoredSteps(
         judged, scores, np.array(done, bool), zeros.astype(np.float32), truth(success), truth(looks_done), shown
     )
 
 
-def ended(*episodes: tuple[float, bool], count: int = 1) -> Seen:
+def ended(*episodes: tuple[float, bool], count: int = 1) -> ScoredSteps:
     """Episodes of one step each in one env, as (logit, success), `count` times over."""
     every = list(episodes) * count
     return seen([[logit] for logit, _ in every], [[true] for _, true in every], [[True]] * len(every))
@@ -83,7 +83,7 @@ def test_what_an_episode_is_however_its_steps_are_told(name: str, cut: int) -> N
         ends = np.stack([np.array(done), np.zeros(3)], 1)
         for part in (slice(0, cut), slice(cut, 3)):
             if part.stop > part.start:
-                audit.on_judged(seen(steps[0][part], steps[1][part], ends[part]))
+                audit.on_rewards(seen(steps[0][part], steps[1][part], ends[part]))
         assert kinds(audit) == [expected]
 
 
@@ -93,7 +93,7 @@ def test_episodes_follow_each_other_in_an_env() -> None:
     logits = [[1, -1], [-1, -1], [-1, 2], [3, 3]]
     truth = [[0, 0], [0, 0], [0, 1], [0, 0]]
     done = [[1, 0], [0, 0], [1, 1], [0, 0]]
-    audit.on_judged(seen(logits, truth, done))
+    audit.on_rewards(seen(logits, truth, done))
     assert kinds(audit) == ["fooled", "agreed_failure", "agreed_success"]
     assert audit.episodes["steps"].tolist() == [1, 2, 3]
     assert audit.ended.tolist() == [2, 1]
@@ -109,21 +109,21 @@ def test_episodes_follow_each_other_in_an_env() -> None:
         }
     )
     audit.on_reset()  # Those that go on are broken off, with the model's claims in them.
-    audit.on_judged(seen([[-1, -1]], [[0, 0]], [[1, 1]]))
+    audit.on_rewards(seen([[-1, -1]], [[0, 0]], [[1, 1]]))
     assert kinds(audit)[-2:] == ["agreed_failure", "agreed_failure"]
 
 
 def test_early_is_a_share_of_what_the_model_called_a_success() -> None:
     audit = Audit(1, AuditConfig())
-    audit.on_judged(ended((1, True), (1, False), (1, True), (-1, False), (-1, True)))
-    audit.on_judged(seen([[1], [1]], [[0], [1]], [[0], [1]]))  # It fires a step before the success.
+    audit.on_rewards(ended((1, True), (1, False), (1, True), (-1, False), (-1, True)))
+    audit.on_rewards(seen([[1], [1]], [[0], [1]], [[0], [1]]))  # It fires a step before the success.
     assert audit.report()["audit/early"] == 1 / 4
     assert audit.report()["audit/agreement"] == 4 / 6  # Early ones are in agreement here.
 
 
 def test_only_the_last_episodes_are_in_the_window() -> None:
     audit = Audit(1, AuditConfig(window=3, min_claims=1))
-    audit.on_judged(ended((1, False), (1, False), (-1, False), (1, True), (-1, True)))
+    audit.on_rewards(ended((1, False), (1, False), (-1, False), (1, True), (-1, True)))
     assert kinds(audit) == ["agreed_failure", "agreed_success", "missed"]
 
 
@@ -132,7 +132,7 @@ def test_of_an_evaluation_only_the_episodes_that_count() -> None:
     for _ in range(2):  # What was played before does not count the second time.
         audit.on_reset()
         # Env 0 ends three times, env 1 twice: 2 and 1 of them count.
-        audit.on_judged(seen([[1, 1], [1, 1], [1, -1], [-1, -1]], [[1, 0]] * 4, [[1, 1], [0, 0], [1, 1], [1, 0]]))
+        audit.on_rewards(seen([[1, 1], [1, 1], [1, -1], [-1, -1]], [[1, 0]] * 4, [[1, 1], [0, 0], [1, 1], [1, 0]]))
         assert kinds(audit) == ["agreed_success", "fooled", "agreed_success"]
 
 
@@ -141,9 +141,9 @@ def test_an_alarm_just_below_and_just_above_the_bound(fooled: int, alarms: bool)
     # 95 % bounds of 10 in 20 begin at 27 %, of 11 in 20 at 32 %.
     assert (rate_bounds(fooled, 20)[0] > 0.3) is alarms
     audit = Audit(1, AuditConfig())
-    audit.on_judged(ended((1, False), count=fooled))
-    audit.on_judged(ended((1, True), count=20 - fooled))
-    audit.on_judged(ended((-1, False), count=5))
+    audit.on_rewards(ended((1, False), count=fooled))
+    audit.on_rewards(ended((1, True), count=20 - fooled))
+    audit.on_rewards(ended((-1, False), count=5))
     alarm = audit.check()
     assert (alarm is not None) is alarms
     if alarm is not None:
@@ -157,8 +157,8 @@ def test_while_few_episodes_are_claimed_only_hacking_in_many_of_all_counts(foole
     # All that it calls a success is none, but only the 95 % bounds of 92 in 256 begin above 30 %.
     assert (rate_bounds(fooled, 256)[0] > 0.3) is alarms
     audit = Audit(1, AuditConfig())
-    audit.on_judged(ended((1, False), count=fooled))
-    audit.on_judged(ended((-1, False), count=256 - fooled))
+    audit.on_rewards(ended((1, False), count=fooled))
+    audit.on_rewards(ended((-1, False), count=256 - fooled))
     assert (audit.check() is not None) is alarms
 
 
@@ -166,9 +166,9 @@ def test_while_few_episodes_are_claimed_only_hacking_in_many_of_all_counts(foole
 def test_once_most_episodes_are_claimed_their_share_counts(claimed: int, alarms: bool) -> None:
     # 32 are few of 100 episodes, but too many of 70 that are called a success.
     audit = Audit(1, AuditConfig())
-    audit.on_judged(ended((1, False), count=32))
-    audit.on_judged(ended((1, True), count=claimed - 32))
-    audit.on_judged(ended((-1, False), count=100 - claimed))
+    audit.on_rewards(ended((1, False), count=32))
+    audit.on_rewards(ended((1, True), count=claimed - 32))
+    audit.on_rewards(ended((-1, False), count=100 - claimed))
     assert (audit.check() is not None) is alarms
 
 
@@ -176,16 +176,16 @@ def test_what_only_looks_done_fools_nobody() -> None:
     audit = Audit(4, AuditConfig(), "success_at_end")
     logits = [[-1, 1, 1, 1], [1, 1, -1, 1]]
     success, looks_done = [[0, 0, 0, 1], [0, 0, 0, 0]], [[0, 1, 0, 1], [1, 0, 1, 1]]
-    audit.on_judged(seen(logits, success, [[0] * 4, [1] * 4], looks_done))
+    audit.on_rewards(seen(logits, success, [[0] * 4, [1] * 4], looks_done))
     assert kinds(audit) == ["agreed_success", "fooled", "fooled", "agreed_success"]
     assert audit.tally.true == 0
 
 
 def test_too_few_claims_raise_no_alarm() -> None:
     audit = Audit(1, AuditConfig())
-    audit.on_judged(ended((1, False), count=19))
+    audit.on_rewards(ended((1, False), count=19))
     assert audit.check() is None
-    audit.on_judged(ended((1, False)))
+    audit.on_rewards(ended((1, False)))
     assert audit.check() is not None
 
 
@@ -196,22 +196,22 @@ def test_an_honest_model_raises_no_alarm() -> None:
         truth = random.random((8, 4)) < share
         right = random.random((8, 4)) < 0.95
         logits = np.where(truth == right, 1.0, -1.0) + random.normal(0, 0.5, (8, 4))
-        audit.on_judged(seen(np.where(truth == right, abs(logits), -abs(logits)), truth, np.ones((8, 4))))
+        audit.on_rewards(seen(np.where(truth == right, abs(logits), -abs(logits)), truth, np.ones((8, 4))))
         assert audit.check() is None
     assert audit.tally.fooled > 0
 
 
 def test_an_alarm_comes_again_only_in_a_new_window() -> None:
     audit = Audit(1, AuditConfig(window=30))
-    audit.on_judged(ended((1, False), count=30))
+    audit.on_rewards(ended((1, False), count=30))
     assert audit.check() is not None
-    audit.on_judged(ended((1, False), count=29))
+    audit.on_rewards(ended((1, False), count=29))
     assert audit.check() is None
-    audit.on_judged(ended((1, False)))
+    audit.on_rewards(ended((1, False)))
     assert audit.check() is not None
     audit.renew(Reference())  # Another model: at once, if it is fooled too.
     assert audit.check() is None
-    audit.on_judged(ended((1, False), count=20))
+    audit.on_rewards(ended((1, False), count=20))
     assert audit.check() is not None
 
 
@@ -224,9 +224,9 @@ def test_a_refreshed_model_is_watched_closely(claimed: int, alarms: bool, renewe
         before = Audit(1, AuditConfig())
         before.renew(Reference())
         audit.load_state_dict(before.state_dict(pictures=False))
-    audit.on_judged(ended((1, False), count=9))
-    audit.on_judged(ended((1, True), count=claimed - 9))
-    audit.on_judged(ended((-1, False), count=100 - claimed))
+    audit.on_rewards(ended((1, False), count=9))
+    audit.on_rewards(ended((1, True), count=claimed - 9))
+    audit.on_rewards(ended((-1, False), count=100 - claimed))
     assert (audit.check() is not None) is (alarms and renewed)
 
 
@@ -234,7 +234,7 @@ def test_a_refreshed_model_is_watched_closely(claimed: int, alarms: bool, renewe
 def test_scores_out_of_range_need_no_truth(outside: int, alarms: bool) -> None:
     audit = Audit(1, AuditConfig(), "success_once", Reference(-2.0, 2.0))
     logits = [[2.5]] * outside + [[1.9]] * (30 - outside)
-    audit.on_judged(seen(logits, None, [[1]] * 30))
+    audit.on_rewards(seen(logits, None, [[1]] * 30))
     alarm = audit.check()
     assert (alarm is not None) is alarms
     if alarm is not None:
@@ -249,10 +249,10 @@ def test_an_episode_counts_once_however_many_frames_are_out_of_range() -> None:
     done = np.zeros((50, 1), bool)
     done[-1] = True
     for _ in range(19):
-        audit.on_judged(seen(np.full((50, 1), 3.0), None, done))
+        audit.on_rewards(seen(np.full((50, 1), 3.0), None, done))
     assert audit.tally.outside == 19 * 50
     assert audit.check() is None  # Too few episodes, though there are hundreds of frames.
-    audit.on_judged(seen(np.full((50, 1), 3.0), None, done))
+    audit.on_rewards(seen(np.full((50, 1), 3.0), None, done))
     assert audit.check() is not None
 
 
@@ -265,16 +265,16 @@ def test_the_range_and_the_shift_are_against_the_validation_scores() -> None:
     assert found == Reference(-5.0, 7.0, pytest.approx(8 / 3))
     assert Reference.of(manager()).high == np.inf
     audit = Audit(1, AuditConfig(), "success_once", found)
-    audit.on_judged(ended((4, True), (6, True), (-6, False)))
+    audit.on_rewards(ended((4, True), (6, True), (-6, False)))
     assert audit.report()["audit/claimed_shift"] == pytest.approx(5 - 8 / 3)
     assert audit.report()["audit/out_of_range"] == pytest.approx(1 / 3)
 
 
 def test_truth_that_comes_late_is_not_made_up() -> None:
     audit = Audit(1, AuditConfig())
-    audit.on_judged(seen([[1], [1]], None, [[1], [0]]))
-    audit.on_judged(seen([[1]], [[0]], [[1]]))  # The first step of this episode was not told.
-    audit.on_judged(ended((1, False)))
+    audit.on_rewards(seen([[1], [1]], None, [[1], [0]]))
+    audit.on_rewards(seen([[1]], [[0]], [[1]]))  # The first step of this episode was not told.
+    audit.on_rewards(ended((1, False)))
     assert audit.tally.episodes == 3 and audit.tally.told == 1 and audit.tally.fooled == 1
     assert audit.tally.claimed == 3 and audit.tally.claims == 1
 
@@ -285,11 +285,11 @@ def test_it_goes_on_from_its_state_as_if_nothing_had_been() -> None:
         for _ in range(2)
     )
     first = seen(np.ones((25, 2)), np.zeros((25, 2)), np.arange(50).reshape(25, 2) % 3 == 0, shown=(picture(24, 1),))
-    one.on_judged(first)
+    one.on_rewards(first)
     assert one.check() is None
     other.load_state_dict(one.state_dict(pictures=True))
     for audit in (one, other):
-        audit.on_judged(ended_twice())
+        audit.on_rewards(ended_twice())
     assert one.tally == other.tally and one.ended.tolist() == other.ended.tolist()
     assert one.followed is not None and other.followed is not None
     assert [kept.id for kept in one.followed.fooled] == [kept.id for kept in other.followed.fooled]
@@ -300,18 +300,18 @@ def test_it_goes_on_from_its_state_as_if_nothing_had_been() -> None:
 
 def test_with_other_envs_no_episode_has_the_name_of_one_before() -> None:
     one = Audit(3, AuditConfig())
-    one.on_judged(seen(np.ones((4, 3)), np.zeros((4, 3)), [[1, 1, 1], [0, 1, 1], [0, 1, 0], [0, 1, 0]]))
+    one.on_rewards(seen(np.ones((4, 3)), np.zeros((4, 3)), [[1, 1, 1], [0, 1, 1], [0, 1, 0], [0, 1, 0]]))
     names = {(env, number) for env, count in enumerate(one.ended) for number in range(count)}
     for count in (2, 5):
         followed = Followed(np.arange(count))
         other = Audit(count, AuditConfig(), followed=followed)
         other.load_state_dict(one.state_dict(pictures=True))
         shape = (1, count)
-        other.on_judged(seen(np.ones(shape), np.zeros(shape), np.ones(shape), shown=(picture(0, *range(count)),)))
+        other.on_rewards(seen(np.ones(shape), np.zeros(shape), np.ones(shape), shown=(picture(0, *range(count)),)))
         assert len(followed.fooled) == count and not names & {(kept.env, kept.number) for kept in followed.fooled}
 
 
-def ended_twice() -> Seen:
+def ended_twice() -> ScoredSteps:
     return seen(np.ones((10, 2)), np.zeros((10, 2)), np.ones((10, 2)), shown=(picture(0, 1), picture(5, 1)))
 
 
@@ -326,7 +326,7 @@ def test_pictures_have_the_truth_that_they_can_show() -> None:
     shown = (picture(0, 0, 2), picture(1, 0, 2), picture(2, 0, value=9))
     logits = [[-1, 0, -1], [2, 0, 1], [1, 0, 1]]
     success, looks_done = [[0, 0, 0], [0, 0, 1], [0, 0, 1]], [[0, 0, 0], [1, 0, 1], [0, 0, 1]]
-    audit.on_judged(seen(logits, success, [[0, 0, 0], [0, 0, 1], [1, 0, 0]], looks_done, shown))
+    audit.on_rewards(seen(logits, success, [[0, 0, 0], [0, 0, 1], [1, 0, 0]], looks_done, shown))
     (fooled,), (other,) = followed.fooled, followed.others
     assert (fooled.id, other.id) == ("audit-e0000-000000", "audit-e0002-000000")
     assert [one.label for one in fooled.moments] == [FAILURE, UNKNOWN, FAILURE]
@@ -345,7 +345,7 @@ def test_few_pictures_are_kept_and_the_telling_ones_among_them() -> None:
     done = np.arange(200) == 199
     shown = tuple(picture(t, 0) for t in range(200))
     for part in range(EPISODES + 5):
-        audit.on_judged(seen(logits[:, None], np.zeros((200, 1)), done[:, None], shown=shown))
+        audit.on_rewards(seen(logits[:, None], np.zeros((200, 1)), done[:, None], shown=shown))
         assert len(followed.running[0]) <= 2 * PER_EPISODE, part
     assert len(followed.fooled) == EPISODES
     kept = instants(followed.fooled[-1])

@@ -12,7 +12,7 @@ from learned_samples import Broken, Slider, brightness, manager, pictures
 from plaudit.envs.base import Frames, Step
 from plaudit.errors import CheckpointError, DataError, EnvError
 from plaudit.rewards import reward_env as module
-from plaudit.rewards.callbacks import RewardListener, Seen
+from plaudit.rewards.callbacks import RewardListener, ScoredSteps
 from plaudit.rewards.reward_env import RewardedEnv, check_cameras
 
 torch.set_num_threads(1)
@@ -240,9 +240,9 @@ def test_pictures_that_the_policy_sees_are_not_drawn_again() -> None:
 
 class Memory(RewardListener):
     def __init__(self) -> None:
-        self.seen: list[Seen] = []
+        self.seen: list[ScoredSteps] = []
 
-    def on_judged(self, seen: Seen) -> None:
+    def on_rewards(self, seen: ScoredSteps) -> None:
         self.seen.append(seen)
 
 

@@ -12,7 +12,7 @@ from learned_samples import SIZE, Slider, manager, pictures
 
 from plaudit.envs.base import Frames, Obs
 from plaudit.errors import CheckpointError, DataError
-from plaudit.rewards.relabel import PLAIN, Evidence, judge_again
+from plaudit.rewards.relabel import PLAIN, Evidence, recompute_rewards
 from plaudit.rewards.reward_env import RewardedEnv
 
 
@@ -125,4 +125,4 @@ def test_guards_need_a_state() -> None:
     evidence = Evidence(slider, ("base_camera",))
     seen = {name: torch.ones(2, *shape, dtype=kind) for name, (shape, kind) in evidence.layout.items()}
     with pytest.raises(DataError, match=r"guards need 'state'"):
-        judge_again(evidence, judge, seen, torch.zeros(2, dtype=torch.bool), {})
+        recompute_rewards(evidence, judge, seen, torch.zeros(2, dtype=torch.bool), {})

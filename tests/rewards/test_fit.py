@@ -18,8 +18,8 @@ from plaudit.data.split import Split
 from plaudit.errors import CheckpointError, NonFiniteError
 from plaudit.reward_models.evaluation.metrics import evaluate
 from plaudit.reward_models.evaluation.scores import score
-from plaudit.reward_models.evaluation.validation import Aim, judge
-from plaudit.reward_models.training.batches import Batch, FrameFeed
+from plaudit.reward_models.evaluation.validation import Aim, validate
+from plaudit.reward_models.training.batches import FrameBatch, FrameFeed
 from plaudit.reward_models.training.trainer import DEFAULT_STEPS, VALIDATIONS, Fit, frame_losses, saved_checkpoints
 
 torch.set_num_threads(1)
@@ -67,7 +67,7 @@ def test_it_learns_what_success_looks_like(splits: dict[str, Split]) -> None:
     diary = Diary()
     fit = small_fit(splits, small_model(heads=2), more={"listeners": [diary]})
     fit.run()
-    verdict = judge(score(fit.model, fit.val), Aim())
+    verdict = validate(score(fit.model, fit.val), Aim())
     test = score(fit.model, FrameFeed(FrameDataset(splits["test"])))
     metrics = evaluate(test, verdict.calibration, verdict.choice.decision)
     assert metrics["balanced_accuracy"] > 0.95 and metrics["roc_auc"] > 0.99
@@ -152,7 +152,7 @@ def test_a_fit_that_was_stopped_goes_on_bit_for_bit(splits: dict[str, Split], tm
     assert_equal(weights(third), weights(whole))
 
 
-def test_checkpoints_have_the_keys_of_seed_001(splits: dict[str, Split], tmp_path: Path) -> None:
+def test_checkpoints_have_the_keys_of_workflow_guide(splits: dict[str, Split], tmp_path: Path) -> None:
     fit = small_fit(splits, num_epochs=2, save_interval=4, keep_checkpoints=2, more={"folder": tmp_path})
     fit.run()
     found = saved_checkpoints(tmp_path)
@@ -264,7 +264,7 @@ def test_weights_balance_the_classes(splits: dict[str, Split]) -> None:
 
 def test_a_loss_that_is_not_a_number_names_step_and_episodes(splits: dict[str, Split]) -> None:
     class Broken(FrameFeed):
-        def logits(self, model: Any, batch: Batch, random: Any = None) -> torch.Tensor:
+        def logits(self, model: Any, batch: FrameBatch, random: Any = None) -> torch.Tensor:
             return super().logits(model, batch, random) / (0.0 if self.count() == 2 else 1.0)
 
         seen = 0

@@ -49,7 +49,7 @@ class TheirEncoder(nn.Module):
 
 
 class TheirClassifier(nn.Module):
-    """`BinaryRewardClassifier` of seeds 001 and 003."""
+    """`BinaryRewardClassifier` of RLinf's workflow guides."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class TheirClassifier(nn.Module):
 
 
 class TheirResNet(nn.Module):
-    """`ResNetRewardModel`, of RLinf today (`fc` replaced) or of seed 000 (a classifier beside it)."""
+    """`ResNetRewardModel`, of RLinf today (`fc` replaced) or of RLinf's ResNet guide (a classifier beside it)."""
 
     def __init__(self, arch: str, hidden: int | None, classifier: bool = False) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class TheirResNet(nn.Module):
 
 
 def save(theirs: nn.Module, path: Path) -> Path:
-    """Seed 001's checkpoint."""
+    """RLinf's workflow guide's checkpoint."""
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {
         "epoch": 7,

@@ -18,7 +18,7 @@ from plaudit.data import EpisodeStore
 from plaudit.data.dataset import FrameDataset
 from plaudit.data.split import Split
 from plaudit.errors import NonFiniteError
-from plaudit.reward_models.training.batches import Batch, FeatureFeed, FrameFeed
+from plaudit.reward_models.training.batches import FeatureFeed, FrameBatch, FrameFeed
 from plaudit.reward_models.training.distributed import Alone, Ranks
 from plaudit.reward_models.training.samplers import AHEAD, BatchSampler, HardFrames, share_for
 from plaudit.reward_models.training.trainer import Fit, saved_checkpoints
@@ -138,7 +138,7 @@ def rows_of(fit: Fit) -> dict[int, list[int]]:
     seen: dict[int, list[int]] = {}
     read = fit.train.read
 
-    def note(rows: Any, *args: Any) -> Batch:
+    def note(rows: Any, *args: Any) -> FrameBatch:
         seen[fit.step + len(seen) if not seen else max(seen) + 1] = rows.tolist()
         return read(rows, *args)
 
@@ -238,7 +238,7 @@ def test_a_loss_that_is_no_number_names_the_episode_of_the_frame(splits: dict[st
     class Broken(FrameFeed):
         names: list[str]
 
-        def logits(self, model: Any, batch: Batch, random: Any = None) -> torch.Tensor:
+        def logits(self, model: Any, batch: FrameBatch, random: Any = None) -> torch.Tensor:
             logits = super().logits(model, batch, random)
             if fit.step == 9:
                 self.names = [self.dataset.source[int(self.dataset.episodes[batch.rows[3]])].id]

@@ -72,7 +72,7 @@ def judged(settings: dict[str, Any], artifact: RewardArtifact | None = None) -> 
     one = manager(artifact, **settings)
     scores = np.stack([one.score(pictures(row)) for row in ([1.0, -1.0], [2.0, 2.0])])
     done, env_reward = np.array([[False, False], [False, True]]), np.array([[1.0, 2.0], [3.0, 4.0]])
-    return one.judge(scores, done, env_reward, None, one.begin(2))[0]
+    return one.rewards_from_scores(scores, done, env_reward, None, one.begin(2))[0]
 
 
 def test_judge_is_the_steps_in_turn() -> None:

@@ -27,8 +27,8 @@ CHOICE = pick_threshold(make_scores(([-2, 1, 3], [0, 0, 1]), ([-1, 0, 2], [0, 1,
 
 def state() -> dict[str, Any]:
     model = small_model()
-    seed_001 = {"epoch": 3, "optimizer_state_dict": {}, "train_loss": 0.1, "train_acc": 0.9}
-    return {**seed_001, "model_state_dict": model.state_dict(), "reward_model": to_dict(model.config)}
+    workflow_guide = {"epoch": 3, "optimizer_state_dict": {}, "train_loss": 0.1, "train_acc": 0.9}
+    return {**workflow_guide, "model_state_dict": model.state_dict(), "reward_model": to_dict(model.config)}
 
 
 def test_it_is_the_same_model_again(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from plaudit.config.schema import NetworkConfig, PolicyConfig, RuntimeConfig
 from plaudit.envs import build_env
 from plaudit.rl import RunFolder, Trainer
 from plaudit.rl.async_.actor import Actor
-from plaudit.rl.async_.learner import Job, Learner, Save
+from plaudit.rl.async_.learner import Learner, LearnerSpec, Save
 from plaudit.rl.async_.shared_memory import SharedMemory
-from plaudit.rl.buffers.replay_buffer import Replay
+from plaudit.rl.buffers.replay_buffer import ReplayBuffer
 
 NETWORK = NetworkConfig(hidden_sizes=(32, 32), activation="relu")
 
@@ -32,7 +32,7 @@ class InThisProcess:
 
     patience = 0
 
-    def __init__(self, job: Job, memory: SharedMemory, imports: Sequence[str] = ()) -> None:
+    def __init__(self, job: LearnerSpec, memory: SharedMemory, imports: Sequence[str] = ()) -> None:
         sent = pickle.loads(pickle.dumps((job, memory.places)))
         with torch.random.fork_rng():  # Another process has random numbers of its own.
             self.learner = Learner(sent[0], SharedMemory(os.dup(memory.handle), sent[1]))
@@ -96,12 +96,12 @@ def make_async(
     )
 
 
-def shown(episodes: int) -> Replay:
+def shown(episodes: int) -> ReplayBuffer:
     """Demonstrations of four steps each."""
-    replay = Replay(5 * episodes + 2, 1, 1, 1)
+    replay = ReplayBuffer(5 * episodes + 2, 1, 1, 1)
     ended = torch.arange(4) == 3
     for _ in range(episodes):
-        told = {"reward": torch.ones(4), "terminated": ended, "ended": ended}
+        told = {"reward": torch.ones(4), "terminated": ended, "done": ended}
         replay.add_episode(torch.zeros(5, 1), torch.full((4, 1), 0.3), told)
     return replay
 

@@ -187,7 +187,7 @@ def test_squash_needs_bounds() -> None:
 def test_noise_of_a_policy_that_is_taken_over_can_be_narrowed() -> None:
     left, narrowed = make(False), make(False, resume_log_std=-0.5)
     for policy in (left, narrowed):
-        policy.take_over()
+        policy.on_pretrained_loaded()
     assert left.log_std.tolist() == pytest.approx([-1.0, 0.3, 0.0]) and narrowed.log_std.tolist() == [-0.5] * 3
     with pytest.raises(ValueError, match="must be finite"):
         ActorCriticConfig(resume_log_std=float("nan"))
@@ -200,7 +200,7 @@ def test_a_policy_that_is_taken_over_sees_numbers_as_it_did() -> None:
     for policy in (moved, kept):
         policy.learn_statistics(few)
     before = kept.get_action(few, deterministic=True)[0]
-    kept.take_over()
+    kept.on_pretrained_loaded()
     for policy in (moved, kept):
         policy.learn_statistics(other)
     torch.testing.assert_close(kept.get_action(few, deterministic=True)[0], before)

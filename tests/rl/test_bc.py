@@ -15,7 +15,7 @@ from plaudit.envs import VecEnv, build_env
 from plaudit.errors import ConfigError, NonFiniteError, PlauditError
 from plaudit.rl import RunFolder, Trainer, build_algo, build_policy
 from plaudit.rl.algorithms.bc import BC
-from plaudit.rl.buffers.replay_buffer import Replay
+from plaudit.rl.buffers.replay_buffer import ReplayBuffer
 from plaudit.rl.observations import PolicyObs
 from plaudit.rl.policies.base import Policy
 from plaudit.rl.policies.sac_policy import SACPolicy
@@ -35,16 +35,16 @@ def sac_policy(env: VecEnv) -> SACPolicy:
     return made
 
 
-def shown(obs: torch.Tensor, action: torch.Tensor) -> Replay:
+def shown(obs: torch.Tensor, action: torch.Tensor) -> ReplayBuffer:
     """One episode of T steps: observations (T, d), of which the last is seen once more at its end."""
-    replay = Replay(len(obs) + 3, 1, obs.shape[1], action.shape[1])
+    replay = ReplayBuffer(len(obs) + 3, 1, obs.shape[1], action.shape[1])
     ended = torch.arange(len(obs)) == len(obs) - 1
-    told = {"reward": torch.zeros(len(obs)), "terminated": ended & ~ended, "ended": ended}
+    told = {"reward": torch.zeros(len(obs)), "terminated": ended & ~ended, "done": ended}
     replay.add_episode(torch.cat([obs, obs[-1:]]), action, told)
     return replay
 
 
-def halves() -> Replay:
+def halves() -> ReplayBuffer:
     """What is best in the probe: half of what is observed."""
     obs = torch.linspace(-1, 1, 64)[:, None]
     return shown(obs, 0.5 * obs)
@@ -135,9 +135,9 @@ def test_noise_is_on_vectors_and_as_wide_as_they_are(monkeypatch: pytest.MonkeyP
     policy = make_policy(env, kind="cnn")
     picture = torch.full((200, 16, 16, 3), 7, dtype=torch.uint8)
     state = torch.tensor([[-2.0], [2.0]]).repeat(100, 1)
-    replay = Replay(203, 1, {"state": (1,), "camera": (16, 16, 3)}, 1)
+    replay = ReplayBuffer(203, 1, {"state": (1,), "camera": (16, 16, 3)}, 1)
     ended = torch.arange(199) == 198
-    told = {"reward": torch.zeros(199), "terminated": ended & ~ended, "ended": ended}
+    told = {"reward": torch.zeros(199), "terminated": ended & ~ended, "done": ended}
     replay.add_episode({"state": state, "camera": picture}, torch.zeros(199, 1), told)
     seen: list[PolicyObs] = []
     algorithm = clone(policy, noise=0.1, batch_size=4000, updates=1)

@@ -14,7 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from plaudit.config.schema import RuntimeConfig
 from plaudit.errors import MissingDependencyError, OutputError
 from plaudit.rl import RunFolder
-from plaudit.rl.loggers import DELAY, Aside, JsonlLogger, Listener, TensorBoardLogger, WandbLogger, default_listeners
+from plaudit.rl.loggers import DELAY, Aside, Callback, JsonlLogger, TensorBoardLogger, WandbLogger, default_listeners
 
 
 def test_jsonl_lines_and_numbers_that_json_has_not(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_default_listeners(tmp_path: Path) -> None:
 def test_who_is_told_aside_is_told_all_in_order_by_another_thread() -> None:
     heard: list[Any] = []
 
-    class Slow(Listener):
+    class Slow(Callback):
         def on_resume(self, step: int) -> None:
             heard.append(("resume", step))
 
@@ -101,7 +101,7 @@ def test_others_are_told_a_moment_later_and_do_not_fall_behind(monkeypatch: pyte
         happened.append(("slept", seconds))
         now[0] += seconds
 
-    class Ear(Listener):
+    class Ear(Callback):
         def on_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
             happened.append(("told", step))
 

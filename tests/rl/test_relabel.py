@@ -14,13 +14,13 @@ from rl_helpers import MakeTrainer, make_policy
 from plaudit.config.schema import RuntimeConfig
 from plaudit.errors import DataError, PlauditError
 from plaudit.rewards.reward_env import RewardedEnv
-from plaudit.rl import BaseAlgorithm, Listener, RunFolder, Trainer
+from plaudit.rl import BaseAlgorithm, Callback, RunFolder, Trainer
 from plaudit.rl.buffers.rollout_buffer import RolloutBuffer
 from plaudit.rl.evaluation import evaluate
 from plaudit.rl.reward_source import settle
 
 
-class Memory(Listener):
+class Memory(Callback):
     """Keeps what was logged."""
 
     def __init__(self) -> None:
@@ -158,7 +158,7 @@ def test_returns_are_of_the_learned_reward(make_trainer: MakeTrainer) -> None:
 
 
 class Simple(BaseAlgorithm):
-    """An algorithm that knows nothing of learned rewards, as seed 004's tutorial has it."""
+    """An algorithm that knows nothing of learned rewards, as EmbodiChain's RL tutorial's tutorial has it."""
 
     def __init__(self, policy: Any) -> None:
         self.policy = policy

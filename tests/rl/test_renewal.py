@@ -16,7 +16,7 @@ from plaudit.errors import CheckpointError, NonFiniteError
 from plaudit.rewards.reward_env import RewardedEnv
 from plaudit.rl import Trainer
 from plaudit.rl.buffers import replay_relabel as module
-from plaudit.rl.buffers.replay_buffer import Replay
+from plaudit.rl.buffers.replay_buffer import ReplayBuffer
 from plaudit.rl.buffers.replay_relabel import UNSETTLED
 
 KEYS: dict[str, Any] = {"learning_starts": 40, "batch_size": 16, "update_ratio": 0.1}
@@ -86,16 +86,16 @@ def test_the_same_model_gives_the_same_rewards_again(
 ) -> None:
     monkeypatch.setattr(module, "PIECE", 7)  # Several pieces of every env's time.
     trainer = trained(kind(4), **settings)
-    before = {name: column(trainer, name).clone() for name in ("reward", "terminated", "ended")}
+    before = {name: column(trainer, name).clone() for name in ("reward", "terminated", "done")}
     assert float(before["reward"].abs().mean()) > 0
     env = trainer.env
     assert isinstance(env, RewardedEnv)
-    assert (column(trainer, "version") == env.judge).all()
+    assert (column(trainer, "reward_id") == env.reward_fingerprint).all()
     buffer = sac_of(trainer).buffer
     buffer.columns["reward"].fill_(77.0)
-    buffer.columns["version"].fill_(UNSETTLED)
+    buffer.columns["reward_id"].fill_(UNSETTLED)
     assert module.renew(buffer, env) and not module.renew(buffer, env)
-    assert (column(trainer, "version") == env.judge).all()
+    assert (column(trainer, "reward_id") == env.reward_fingerprint).all()
     for name, value in before.items():
         torch.testing.assert_close(column(trainer, name), value)
     extras = buffer.extras
@@ -117,7 +117,7 @@ def test_after_a_swap_all_rewards_are_the_new_models_also_after_a_resume(tmp_pat
     place = sac.buffer.obs(sac.buffer.next(slots))[:, 0] / 2  # type: ignore[index]
     wanted = claimed(place, 0.9)
     assert torch.equal(column(trainer, "reward"), wanted)
-    assert (column(trainer, "version") == env.judge).all()
+    assert (column(trainer, "reward_id") == env.reward_fingerprint).all()
     assert not torch.equal(old, wanted[: len(old)])
     assert torch.equal(column(trainer, "terminated"), wanted.bool() if ends else torch.zeros_like(wanted).bool())
     if ends:  # What the first model had ended wrongly is bootstrapped from now.
@@ -146,7 +146,7 @@ def test_a_kill_between_swap_and_checkpoint_gives_them_again(tmp_path: Path) -> 
     resumed.load(tmp_path / "checkpoints" / "latest.pt")
     resumed.train(iterations=5)
     assert isinstance(resumed.env, RewardedEnv)
-    assert (column(resumed, "version") == resumed.env.judge).all()
+    assert (column(resumed, "reward_id") == resumed.env.reward_fingerprint).all()
 
 
 OTHERS: list[tuple[float, dict[str, Any]]] = [
@@ -179,7 +179,7 @@ def test_a_run_resumed_on_another_model_or_with_other_keys_learns_from_no_reward
     low, high = settings.get("fail_reward", 0.0), settings.get("success_reward", 1.0)
     wanted = low + (high - low) * verdict
     if settings.get("reward_mode") == "terminal":
-        wanted = wanted * column(resumed, "ended")
+        wanted = wanted * column(resumed, "done")
     assert torch.equal(column(resumed, "reward"), wanted)
     assert not torch.equal(old, wanted) or "terminate_on_success" in settings
     ends = settings.get("terminate_on_success", False)
@@ -237,7 +237,7 @@ def test_a_renewal_that_is_interrupted_is_begun_again(monkeypatch: pytest.Monkey
 
 
 def test_no_piece_goes_over_an_episode_that_was_broken_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    replay = Replay(40, 1, 1, 1)
+    replay = ReplayBuffer(40, 1, 1, 1)
     obs, nothing, no = torch.zeros(1, 1), torch.zeros(1), torch.zeros(1, dtype=torch.bool)
 
     def walk(count: int) -> None:
@@ -275,7 +275,7 @@ def test_sac_learns_from_what_the_model_says(settings: dict[str, Any]) -> None:
     buffer = sac_of(trainer).buffer
     slots = buffer.transitions()
     place = buffer.obs(buffer.next(slots))[:, 0] / 2  # type: ignore[index]
-    reward, ended = buffer.columns["reward"][slots], buffer.columns["ended"][slots]
+    reward, ended = buffer.columns["reward"][slots], buffer.columns["done"][slots]
     if not settings:
         assert torch.equal(reward, claimed(place, 0.5))
     if settings.get("reward_mode") == "terminal":
@@ -296,7 +296,9 @@ def test_rewards_that_were_never_settled_are_given_after_a_resume(
         trainer.train(iterations=4)
     resumed = make_trainer(RewardedEnv(Slider(4), manager()), run=tmp_path, sac=KEYS, rollout_steps=9)
     resumed.load(tmp_path / "checkpoints" / "latest.pt")
-    assert (column(resumed, "version") == UNSETTLED).sum() == 4 * 3  # Of the third rollout, what came before it broke.
+    assert (
+        column(resumed, "reward_id") == UNSETTLED
+    ).sum() == 4 * 3  # Of the third rollout, what came before it broke.
     resumed.train(iterations=3)
     given = [int(text.split()[1]) for text in caplog.messages if "given anew, by" in text]
     assert given and 4 * 3 <= given[0] <= 4 * (3 + 5)  # Their episodes, and not all that there is.

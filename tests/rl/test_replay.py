@@ -7,7 +7,7 @@ import torch
 
 from plaudit.errors import ConfigError, DataError, EnvError
 from plaudit.rl.buffers import replay_buffer as module
-from plaudit.rl.buffers.replay_buffer import Batch, Replay
+from plaudit.rl.buffers.replay_buffer import Batch, ReplayBuffer
 from plaudit.rl.buffers.replay_storage import open_replay
 
 
@@ -28,7 +28,7 @@ class Walk:
     def obs(self) -> torch.Tensor:
         return (1000 * torch.arange(len(self)) + 10 * self.episode + self.instant)[:, None].float()
 
-    def step(self, replay: Replay) -> torch.Tensor:
+    def step(self, replay: ReplayBuffer) -> torch.Tensor:
         obs = self.obs
         self.instant += 1
         reward, last = self.instant.float(), self.obs
@@ -41,7 +41,7 @@ class Walk:
         return replay.add(obs, obs / 2, reward, ended & ~odd, ended & odd, self.obs, final)
 
 
-def everything(replay: Replay, n_step: int = 1, gamma: float = 0.5) -> Batch:
+def everything(replay: ReplayBuffer, n_step: int = 1, gamma: float = 0.5) -> Batch:
     return replay.take(replay.transitions(), n_step, gamma)
 
 
@@ -54,13 +54,13 @@ def rows(batch: Batch) -> list[tuple[float, ...]]:
 
 
 def test_an_end_without_its_last_observation_is_refused() -> None:
-    replay, one, yes = Replay(30, 1, 1, 1), torch.zeros(1, 1), torch.ones(1, dtype=torch.bool)
+    replay, one, yes = ReplayBuffer(30, 1, 1, 1), torch.zeros(1, 1), torch.ones(1, dtype=torch.bool)
     with pytest.raises(EnvError, match="no final_obs"):
         replay.add(one, one, torch.zeros(1), ~yes, yes, one, None)
 
 
 def test_where_actions_led_and_how_episodes_ended() -> None:
-    replay, walk = Replay(40, 2, 1, 1), Walk(2, 3)
+    replay, walk = ReplayBuffer(40, 2, 1, 1), Walk(2, 3)
     for _ in range(4):
         walk.step(replay)
     assert len(replay) == 8
@@ -77,7 +77,7 @@ def test_where_actions_led_and_how_episodes_ended() -> None:
 
 
 def test_n_steps_stop_at_ends_and_at_what_is_known() -> None:
-    replay, walk = Replay(40, 2, 1, 1), Walk(2, 3)
+    replay, walk = ReplayBuffer(40, 2, 1, 1), Walk(2, 3)
     for _ in range(4):
         walk.step(replay)
     assert rows(everything(replay, n_step=3)) == [
@@ -94,7 +94,12 @@ def test_n_steps_stop_at_ends_and_at_what_is_known() -> None:
 
 @pytest.mark.parametrize("n_step", [1, 2, 4])
 def test_a_full_ring_forgets_the_oldest_and_tears_nothing(n_step: int) -> None:
-    replay, endless, walk, whole = Replay(21, 3, 1, 1), Replay(900, 3, 1, 1), Walk(2, 3, 100), Walk(2, 3, 100)
+    replay, endless, walk, whole = (
+        ReplayBuffer(21, 3, 1, 1),
+        ReplayBuffer(900, 3, 1, 1),
+        Walk(2, 3, 100),
+        Walk(2, 3, 100),
+    )
     for _ in range(40):
         walk.step(replay)
         whole.step(endless)
@@ -110,7 +115,7 @@ def test_a_full_ring_forgets_the_oldest_and_tears_nothing(n_step: int) -> None:
 
 
 def test_draws_are_even_and_of_transitions_alone() -> None:
-    replay, walk = Replay(30, 2, 1, 1), Walk(2, 3)
+    replay, walk = ReplayBuffer(30, 2, 1, 1), Walk(2, 3)
     for _ in range(23):
         walk.step(replay)
     torch.manual_seed(0)
@@ -127,13 +132,13 @@ def test_draws_are_even_and_of_transitions_alone() -> None:
 
 
 def test_few_that_are_left_are_drawn_evenly_and_without_asking_for_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    replay, walk = Replay(20_000, 2, 1, 1), Walk(2, 3)
+    replay, walk = ReplayBuffer(20_000, 2, 1, 1), Walk(2, 3)
     for _ in range(5000):
         walk.step(replay)
     kept = replay.transitions()[[3, 70, 4000]]
     done = torch.zeros(replay.slots, dtype=torch.bool)
     done[kept] = True
-    replay.columns["done"].copy_(done)  # As after a resume without most of its files.
+    replay.columns["valid"].copy_(done)  # As after a resume without most of its files.
     replay.size = 3
     sizes, randint = [], torch.randint
 
@@ -154,7 +159,7 @@ def test_few_that_are_left_are_drawn_evenly_and_without_asking_for_much(monkeypa
 
 
 def test_an_end_that_another_judge_sees_cuts_the_steps_that_are_summed() -> None:
-    replay, walk = Replay(40, 1, 1, 1), Walk(4)
+    replay, walk = ReplayBuffer(40, 1, 1, 1), Walk(4)
     for _ in range(4):
         walk.step(replay)
     assert everything(replay, 3).reward.tolist() == [1 + 2 / 2 + 3 / 4, 2 + 3 / 2 + 4 / 4, 3 + 4 / 2, 4]
@@ -165,7 +170,7 @@ def test_an_end_that_another_judge_sees_cuts_the_steps_that_are_summed() -> None
 
 
 def test_an_episode_that_was_broken_off_leads_to_what_it_led_to() -> None:
-    replay, walk = Replay(40, 2, 1, 1), Walk(9, 2)
+    replay, walk = ReplayBuffer(40, 2, 1, 1), Walk(9, 2)
     walk.step(replay)
     walk.step(replay)
     walk.episode[:], walk.instant[:] = 5, 0  # Somebody has reset the envs; that of env 1 was over anyway.
@@ -186,11 +191,11 @@ def test_an_episode_that_was_broken_off_leads_to_what_it_led_to() -> None:
 
 
 def test_whole_episodes() -> None:
-    replay = Replay(12, 1, 1, 1)
+    replay = ReplayBuffer(12, 1, 1, 1)
     for start, count in ((0, 3), (10, 2), (20, 4)):
         obs = torch.arange(start, start + count + 1.0)[:, None]
         ended = torch.arange(count) == count - 1
-        told = {"reward": torch.ones(count), "terminated": ended & (start == 10), "ended": ended}
+        told = {"reward": torch.ones(count), "terminated": ended & (start == 10), "done": ended}
         replay.add_episode(obs, obs[:-1] / 2, told)
     # Twelve slots: one waits, eight hold the later episodes, and three what is left of the first.
     assert rows(everything(replay)) == [
@@ -209,7 +214,7 @@ def test_whole_episodes() -> None:
 
 def test_images_are_stored_once_and_ends_are_exact() -> None:
     shape, length, envs = (16, 16, 3), 50, 4
-    replay = Replay(2048, envs, {"camera": shape, "state": (3,)}, 2)
+    replay = ReplayBuffer(2048, envs, {"camera": shape, "state": (3,)}, 2)
     frame = 16 * 16 * 3
     # Everything beside the frame is numbers: state, action, reward and version; number; flags.
     numbers = 4 * (3 + 2 + 1 + 1) + 8 + 3
@@ -242,7 +247,7 @@ def test_images_are_stored_once_and_ends_are_exact() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    replay = Replay(40, 1, {"camera": (4, 4, 3)}, 1)
+    replay = ReplayBuffer(40, 1, {"camera": (4, 4, 3)}, 1)
     nothing = torch.zeros(1, dtype=torch.bool)
     image = {"camera": torch.zeros(1, 4, 4, 3)}
     with pytest.raises(DataError, match=r"'obs/camera' is torch.float32, but the replay has room for torch.uint8"):
@@ -268,11 +273,11 @@ def test_its_memory_is_told_before_it_is_taken(
     with pytest.raises(
         ConfigError, match=r"capacity: 100,000,000 transitions of 47 bytes take 4.7 GB, but only 1.0 GB"
     ):
-        Replay(10**8, 10, 5, 2)
+        ReplayBuffer(10**8, 10, 5, 2)
 
 
 def test_batches_go_where_they_are_wanted() -> None:
-    replay = Replay(40, 1, {"state": (2,), "camera": (4, 4, 3)}, 1, onto="meta")
+    replay = ReplayBuffer(40, 1, {"state": (2,), "camera": (4, 4, 3)}, 1, onto="meta")
     obs = {"state": torch.zeros(1, 2), "camera": torch.zeros(1, 4, 4, 3, dtype=torch.uint8)}
     nothing = torch.zeros(1, dtype=torch.bool)
     for _ in range(5):

@@ -15,7 +15,7 @@ from test_replay import Walk, everything, rows
 
 from plaudit.errors import CheckpointError, ConfigError, OutputError
 from plaudit.rl.buffers import replay_storage as module
-from plaudit.rl.buffers.replay_buffer import Replay
+from plaudit.rl.buffers.replay_buffer import ReplayBuffer
 from plaudit.rl.buffers.replay_storage import ReplayLog, open_replay
 
 CPU = torch.device("cpu")
@@ -25,15 +25,15 @@ def files(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def again(folder: Path, state: dict[str, object], capacity: int = 30) -> Replay:
+def again(folder: Path, state: dict[str, object], capacity: int = 30) -> ReplayBuffer:
     """A new replay, as the files have it."""
-    replay = Replay(capacity, 2, 1, 1)
+    replay = ReplayBuffer(capacity, 2, 1, 1)
     ReplayLog(replay, folder).load(state)
     return replay
 
 
 def test_what_is_new_is_written_and_all_comes_back(tmp_path: Path) -> None:
-    replay, walk = Replay(30, 2, 1, 1), Walk(2, 3)
+    replay, walk = ReplayBuffer(30, 2, 1, 1), Walk(2, 3)
     log = ReplayLog(replay, tmp_path)
     for count in (3, 0, 4, 1, 25):
         for _ in range(count):
@@ -58,12 +58,12 @@ def test_what_is_new_is_written_and_all_comes_back(tmp_path: Path) -> None:
 
 
 def test_what_a_kill_left_half_written_is_not_read_and_goes(tmp_path: Path) -> None:
-    replay, walk = Replay(30, 2, 1, 1), Walk(2, 3)
+    replay, walk = ReplayBuffer(30, 2, 1, 1), Walk(2, 3)
     log = ReplayLog(replay, tmp_path)
     walk.step(replay)
     log.save()
     (tmp_path / ".000002.4711.safetensors").write_bytes(b"half")
-    other = Replay(30, 2, 1, 1)
+    other = ReplayBuffer(30, 2, 1, 1)
     later = ReplayLog(other, tmp_path)
     later.load(log.state_dict())
     assert rows(everything(other, 3)) == rows(everything(replay, 3))
@@ -73,7 +73,7 @@ def test_what_a_kill_left_half_written_is_not_read_and_goes(tmp_path: Path) -> N
 
 
 def test_what_was_overwritten_while_it_was_read_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    replay, walk = Replay(30, 2, 1, 1), Walk(2, 50)
+    replay, walk = ReplayBuffer(30, 2, 1, 1), Walk(2, 50)
     log = ReplayLog(replay, tmp_path)
     for _ in range(4):
         walk.step(replay)
@@ -82,7 +82,7 @@ def test_what_was_overwritten_while_it_was_read_is_not_kept(tmp_path: Path, monk
     replay.columns["reward"][:] = 7.0
     log.changed("reward")
     gone = replay.slot(torch.tensor([0]), torch.tensor([1]))
-    monkeypatch.setattr(replay, "reread", lambda: replay.columns["done"].index_fill_(0, gone, 0))
+    monkeypatch.setattr(replay, "reread", lambda: replay.columns["valid"].index_fill_(0, gone, 0))
     log.save()
     rewards = again(tmp_path, log.state_dict()).columns["reward"]
     assert rewards[gone] == known[gone] != 7.0
@@ -90,7 +90,7 @@ def test_what_was_overwritten_while_it_was_read_is_not_kept(tmp_path: Path, monk
 
 
 def test_a_loaded_replay_goes_on_where_the_other_would(tmp_path: Path) -> None:
-    replay, walk = Replay(30, 2, 1, 1), Walk(2, 3)
+    replay, walk = ReplayBuffer(30, 2, 1, 1), Walk(2, 3)
     log = ReplayLog(replay, tmp_path)
     for _ in range(8):
         walk.step(replay)
@@ -99,13 +99,13 @@ def test_a_loaded_replay_goes_on_where_the_other_would(tmp_path: Path) -> None:
     for _ in range(3):  # Lived through, saved, and taken back: the checkpoint knows nothing of it.
         walk.step(replay)
     log.save()
-    other, twin = Replay(30, 2, 1, 1), Walk(2, 3)
+    other, twin = ReplayBuffer(30, 2, 1, 1), Walk(2, 3)
     second = ReplayLog(other, tmp_path)
     newest = log.state_dict()
     second.load(state)
     assert rows(everything(again(tmp_path, newest))) == rows(everything(replay))  # Looking back took nothing from it.
     for _ in range(8):
-        twin.step(Replay(30, 2, 1, 1))
+        twin.step(ReplayBuffer(30, 2, 1, 1))
     other.follow(twin.obs)
     for _ in range(3):
         twin.step(other)
@@ -115,7 +115,7 @@ def test_a_loaded_replay_goes_on_where_the_other_would(tmp_path: Path) -> None:
 
 
 def test_columns_that_changed_everywhere_are_written_again(tmp_path: Path) -> None:
-    replay, walk = Replay(30, 2, 1, 1), Walk(2, 3)
+    replay, walk = ReplayBuffer(30, 2, 1, 1), Walk(2, 3)
     log = ReplayLog(replay, tmp_path)
     for _ in range(5):
         walk.step(replay)
@@ -130,7 +130,7 @@ def test_columns_that_changed_everywhere_are_written_again(tmp_path: Path) -> No
 
 
 def test_a_damaged_file_is_named_and_may_be_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    replay, walk = Replay(60, 2, 1, 1), Walk(2, 3)
+    replay, walk = ReplayBuffer(60, 2, 1, 1), Walk(2, 3)
     log = ReplayLog(replay, tmp_path)
     for _ in range(3):
         for _ in range(4):
@@ -151,7 +151,7 @@ def test_a_damaged_file_is_named_and_may_be_left_out(tmp_path: Path, caplog: pyt
 
 
 def test_what_changed_later_does_not_stand_in_for_a_file_that_is_gone(tmp_path: Path) -> None:
-    replay, walk = Replay(30, 2, 1, 1), Walk(2, 3)
+    replay, walk = ReplayBuffer(30, 2, 1, 1), Walk(2, 3)
     log = ReplayLog(replay, tmp_path)
     for _ in range(2):  # The second file overwrites half of the ring.
         for _ in range(8):
@@ -168,7 +168,7 @@ def test_what_changed_later_does_not_stand_in_for_a_file_that_is_gone(tmp_path: 
 
 
 def test_a_replay_of_which_nothing_is_left_is_refused(tmp_path: Path) -> None:
-    replay, walk = Replay(30, 2, 1, 1), Walk(2, 3)
+    replay, walk = ReplayBuffer(30, 2, 1, 1), Walk(2, 3)
     log = ReplayLog(replay, tmp_path)
     log.save()
     assert len(again(tmp_path, log.state_dict())) == 0  # There was nothing.
@@ -182,7 +182,7 @@ def test_a_replay_of_which_nothing_is_left_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("steps", [8, 40])
 def test_a_replay_in_files_is_there_again_without_being_read(tmp_path: Path, steps: int) -> None:
-    def opened() -> tuple[Replay, module.Keeper]:
+    def opened() -> tuple[ReplayBuffer, module.Keeper]:
         replay, keeper = open_replay(60, 2, 1, 1, CPU, storage="disk", folder=tmp_path)
         assert keeper is not None
         return replay, keeper
@@ -207,7 +207,7 @@ def test_a_replay_in_files_is_there_again_without_being_read(tmp_path: Path, ste
 
 
 def test_a_size_that_is_refused_leaves_the_files_as_they_were(tmp_path: Path) -> None:
-    def opened(capacity: int) -> tuple[Replay, module.Keeper]:
+    def opened(capacity: int) -> tuple[ReplayBuffer, module.Keeper]:
         replay, keeper = open_replay(capacity, 2, 1, 1, CPU, storage="disk", folder=tmp_path)
         assert keeper is not None
         return replay, keeper
@@ -248,7 +248,7 @@ def test_what_cannot_be_kept_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match=r"cannot write the replay"):
         open_replay(30, 1, 1, 1, CPU, storage="disk", folder=tmp_path / "file")
-    replay = Replay(30, 2, 1, 1)
+    replay = ReplayBuffer(30, 2, 1, 1)
     Walk(2, 3).step(replay)
     with pytest.raises(OutputError, match=r"cannot write"):
         ReplayLog(replay, tmp_path / "file").save()
@@ -256,7 +256,7 @@ def test_what_cannot_be_kept_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_replay_for_what_was_kept(tmp_path: Path) -> None:
     layout = {"asked": ((), torch.bool), "frame/a": ((4, 4, 3), torch.uint8)}
-    replay = Replay(31, 2, 3, 1, extras=layout)
+    replay = ReplayBuffer(31, 2, 3, 1, extras=layout)
     state = ReplayLog(replay, tmp_path).state_dict()
     other = module.replay_for(state, 3, 1)
     assert (other.rows, other.num_envs, other.extras) == (16, 2, layout)
@@ -264,7 +264,9 @@ def test_a_replay_for_what_was_kept(tmp_path: Path) -> None:
         name: part.shape for name, part in replay.columns.items()
     }
     with pytest.raises(CheckpointError, match=r"that of the checkpoint and this run's differ in 'frame/a'"):
-        ReplayLog(Replay(31, 2, 3, 1, extras={**layout, "frame/a": ((8, 4, 3), torch.uint8)}), tmp_path).load(state)
+        ReplayLog(ReplayBuffer(31, 2, 3, 1, extras={**layout, "frame/a": ((8, 4, 3), torch.uint8)}), tmp_path).load(
+            state
+        )
 
 
 @pytest.mark.parametrize("storage", ["memory", "disk"])
@@ -293,15 +295,15 @@ def test_a_replay_that_was_kept_in_another_way_is_refused(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"version": None}, r"has no column 'version'"),
+        ({"reward_id": None}, r"has no column 'reward_id'"),
         ({"env": None}, r"has no column 'env'"),
         ({"number": None}, r"has no column 'number'"),
-        ({"done": None, "number": None}, r"has no column 'number'"),
+        ({"valid": None, "number": None}, r"has no column 'number'"),
         ({"mood": torch.zeros(3)}, r"has a column 'mood'"),
     ],
 )
 def test_a_file_of_another_version_says_what_differs(tmp_path: Path, change: dict[str, Any], said: str) -> None:
-    replay, walk = Replay(30, 2, 1, 1), Walk(2, 3)
+    replay, walk = ReplayBuffer(30, 2, 1, 1), Walk(2, 3)
     log = ReplayLog(replay, tmp_path)
     walk.step(replay)
     log.save()

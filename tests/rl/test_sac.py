@@ -22,7 +22,7 @@ from plaudit.errors import CheckpointError, ConfigError, NonFiniteError, Plaudit
 from plaudit.rl import Trainer, build_algo, checkpoint
 from plaudit.rl.algorithms import sac as module
 from plaudit.rl.algorithms.base import Wanted
-from plaudit.rl.buffers.replay_buffer import Replay
+from plaudit.rl.buffers.replay_buffer import ReplayBuffer
 from plaudit.rl.policies.sac_policy import SACPolicy
 
 GAMMA = 0.9
@@ -127,18 +127,18 @@ def test_noise_of_a_policy_that_is_taken_over_can_be_set() -> None:
     obs = torch.randn(4096, 1)
     policy.requires_grad_(False)
     before = policy.act(obs, deterministic=True)
-    policy.take_over()
+    policy.on_pretrained_loaded()
     assert torch.equal(policy.act(obs, deterministic=True), before)
     off = policy.act(obs).atanh() - before.atanh()
     assert abs(float(off.std().log()) + 3.0) < 0.1
 
 
-def shown(value: float) -> Replay:
+def shown(value: float) -> ReplayBuffer:
     """Demonstrations whose actions are all `value`."""
-    replay = Replay(64, 1, 1, 1)
+    replay = ReplayBuffer(64, 1, 1, 1)
     ended = torch.arange(4) == 3
     for _ in range(10):
-        told = {"reward": torch.ones(4), "terminated": ended, "ended": ended}
+        told = {"reward": torch.ones(4), "terminated": ended, "done": ended}
         replay.add_episode(torch.zeros(5, 1), torch.full((4, 1), value), told)
     return replay
 
@@ -346,11 +346,11 @@ SCRIPT = textwrap.dedent(
     from pathlib import Path
     sys.path.insert(0, sys.argv[3])
     from sac_helpers import make_trainer, sac_of
-    from plaudit.rl import Listener
+    from plaudit.rl import Callback
 
     run, mode = Path(sys.argv[1]), sys.argv[2]
 
-    class Pause(Listener):
+    class Pause(Callback):
         def on_metrics(self, step, metrics):
             if mode == "kill" and step == 32 * 9:
                 print("ready", flush=True)

@@ -12,7 +12,7 @@ from sac_helpers import make_sac
 
 from plaudit.envs import build_env
 from plaudit.rl.algorithms import sac_update as module
-from plaudit.rl.algorithms.sac_update import SACLearner, View
+from plaudit.rl.algorithms.sac_update import SACLearner, UpdateInputs
 from plaudit.rl.buffers.replay_buffer import Batch
 from plaudit.rl.policies import distributions as squashed
 from plaudit.rl.policies.sac_policy import SACPolicy
@@ -155,7 +155,9 @@ def test_what_the_critics_should_say_by_hand() -> None:
                 part.zero_()
         # Two critics that say 2 and 3 of anything; an actor with mean 0 and deviation 1.
         learner.target.network.biases[-1].copy_(torch.tensor([2.0, 3.0])[:, None, None])
-        drawn = learner._draw([View(torch.zeros(2, 2, 2), torch.zeros(2, 2), None)], torch.zeros(1, 2, 2, 1), False)
+        drawn = learner._draw(
+            [UpdateInputs(torch.zeros(2, 2, 2), torch.zeros(2, 2), None)], torch.zeros(1, 2, 2, 1), False
+        )
         discount = torch.tensor([0.9, 0.0])
         given = learner._with_entropy(torch.ones(1, 2), discount[None], drawn.log_prob)
         found = learner._aim(given[0], discount, torch.zeros(2, 2), drawn.action, None)

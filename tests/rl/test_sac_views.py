@@ -19,8 +19,8 @@ from plaudit.errors import CheckpointError, ConfigError
 from plaudit.rl import Trainer
 from plaudit.rl.algorithms import sac as sac_module
 from plaudit.rl.algorithms.sac import SAC
-from plaudit.rl.algorithms.sac_update import SACLearner, Sight, View, _part
-from plaudit.rl.buffers.replay_buffer import Batch, Replay
+from plaudit.rl.algorithms.sac_update import SACLearner, Sight, UpdateInputs, _part
+from plaudit.rl.buffers.replay_buffer import Batch, ReplayBuffer
 from plaudit.rl.networks.image_encoder import ImageEncoder
 from plaudit.rl.policies import distributions as squashed
 from plaudit.rl.policies.sac_policy import SACPolicy
@@ -60,7 +60,7 @@ def weights(module: torch.nn.Module) -> torch.Tensor:
     return torch.cat([part.detach().flatten() for part in module.parameters() if part.requires_grad])
 
 
-def show(learner: SACLearner, batch: Batch) -> View:
+def show(learner: SACLearner, batch: Batch) -> UpdateInputs:
     with torch.no_grad():
         return learner.viewer.show(batch)
 
@@ -318,10 +318,10 @@ def test_what_a_frozen_encoder_sees_is_kept_in_place_of_pictures(tmp_path: Path)
 def test_demonstrations_are_kept_alike(tmp_path: Path) -> None:
     trainer = make_trainer("probe/PictureAction", policy=pretrained(tmp_path), net=LOOKING, sac={"batch_size": 16})
     assert isinstance(trainer.env, PictureAction)
-    shown = Replay(40, 1, {"state": (1,), "camera": (16, 16, 3)}, 1)
+    shown = ReplayBuffer(40, 1, {"state": (1,), "camera": (16, 16, 3)}, 1)
     obs = trainer.env.show(torch.linspace(-1.0, 1.0, 31))
     ended = torch.arange(30) == 29
-    told = {"reward": torch.zeros(30), "terminated": ended, "ended": ended}
+    told = {"reward": torch.zeros(30), "terminated": ended, "done": ended}
     shown.add_episode(obs, torch.full((30, 1), 0.5), told)
     sac = sac_of(trainer)
     expected = sac.policy.digest(obs)

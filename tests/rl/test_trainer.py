@@ -14,10 +14,10 @@ from plaudit.envs.base import Outcome
 from plaudit.envs.config import ProbeConfig
 from plaudit.envs.probe_envs import ConstantValue, ObsActionReward, Timeout
 from plaudit.errors import CheckpointError, ConfigError, EnvError, NonFiniteError, OutputError, PlauditError
-from plaudit.rl import PPO, Listener, Trainer, checkpoint
+from plaudit.rl import PPO, Callback, Trainer, checkpoint
 
 
-class Memory(Listener):
+class Memory(Callback):
     """Keeps all that it is told."""
 
     def __init__(self) -> None:
@@ -383,7 +383,7 @@ def test_huge_but_finite_numbers_are_let_through(make_trainer: MakeTrainer) -> N
     make_trainer(Huge(ProbeConfig(num_envs=4)), iterations=1).train()
 
 
-class Interrupting(Listener):
+class Interrupting(Callback):
     """Presses Ctrl-C in iteration 2, as often as told."""
 
     def __init__(self, times: int) -> None:

@@ -1,4 +1,4 @@
-"""Seed 004's tutorial: its custom algorithm, policy and env as printed, but for import lines and filled-in bodies."""
+"""EmbodiChain's RL tutorial: its custom algorithm, policy and env as printed, with bodies filled in."""
 
 import json
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from plaudit.envs import Outcome, build_env, register_env
 from plaudit.envs import TaskEnv as EmbodiedEnv
 from plaudit.rl import (
     BaseAlgorithm,
-    Listener,
+    Callback,
     Policy,
     RolloutBuffer,
     Trainer,
@@ -166,7 +166,7 @@ PPO_BLOCK = """{
 }"""
 
 
-class Memory(Listener):
+class Memory(Callback):
     def __init__(self) -> None:
         self.metrics: list[dict[str, float]] = []
 

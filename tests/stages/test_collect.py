@@ -117,7 +117,7 @@ def test_the_layouts_of_other_systems(tmp_path: Path, capsys: pytest.CaptureFixt
     assert sorted(path.name for path in positive.glob("*.npy")) == [f"{i:06d}.npy" for i in range(6)]
     assert len(list(negative.glob("*.npy"))) == 5
 
-    config = tmp_path / "seed_000.yaml"
+    config = tmp_path / "resnet_guide.yaml"
     config.write_text(
         f"""
         defaults: [push_cube, _self_]

@@ -111,7 +111,7 @@ def test_what_is_only_worth_a_look_does_not_fail(data: Path) -> None:
 
 
 def raw_transitions(lengths: list[int], still: set[int]) -> list[dict[str, Any]]:
-    """Seed 002's raw layout; the steps in `still`, counted over all episodes, have an action of zero."""
+    """The raw layout of RLinf's real-world guide; the steps in `still`, over all episodes, have an action of zero."""
     random, transitions = np.random.default_rng(0), []
     for episode, length in enumerate(lengths):
         seen = [
@@ -145,7 +145,7 @@ def test_real_world_data_loses_its_still_steps(tmp_path: Path) -> None:
     assert lengths == [3, 3, 6]
 
 
-def test_the_script_that_seed_002_names(tmp_path: Path) -> None:
+def test_the_script_that_real_world_guide_names(tmp_path: Path) -> None:
     file = tmp_path / "input_data.pkl"
     file.write_bytes(pickle.dumps(raw_transitions([5, 4], still={1})))
     done = subprocess.run([sys.executable, str(SCRIPT), str(file)], capture_output=True, text=True, check=False)

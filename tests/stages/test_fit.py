@@ -26,7 +26,7 @@ from plaudit.data.split_files import load_splits, save_splits
 from plaudit.reward_models.artifact import RewardArtifact
 from plaudit.reward_models.training.trainer import saved_checkpoints
 from plaudit.rewards import train_reward_model
-from plaudit.utils.interrupts import Interrupt
+from plaudit.utils.interrupts import GracefulInterrupt
 
 KEYS = "reward.training"
 SMALL = [
@@ -171,11 +171,11 @@ def test_files_that_are_not_of_a_fit_are_never_overwritten(
 def stop_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fits end after a step, as by Ctrl-C."""
 
-    def enter(interrupt: Interrupt) -> Interrupt:
-        interrupt.asked = True
+    def enter(interrupt: GracefulInterrupt) -> GracefulInterrupt:
+        interrupt.requested = True
         return interrupt
 
-    monkeypatch.setattr(Interrupt, "__enter__", enter)
+    monkeypatch.setattr(GracefulInterrupt, "__enter__", enter)
 
 
 def test_a_second_fit_replaces_the_first_from_its_start(
@@ -326,7 +326,7 @@ def large() -> Callable[[str, Path], None]:
     return make
 
 
-def test_seed_001(large: Callable[[str, Path], None], here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_workflow_guide(large: Callable[[str, Path], None], here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     large("npy", here / "reward_data")
     words = (
         "--positive-dir ./reward_data/positive --negative-dir ./reward_data/negative "
@@ -348,7 +348,7 @@ def test_seed_001(large: Callable[[str, Path], None], here: Path, capsys: pytest
     assert len(names) == 6 * 4 and names[0] == "positive_000000_frame004.png"
 
 
-def test_seed_001_has_its_defaults() -> None:
+def test_workflow_guide_has_its_defaults() -> None:
     args = train_reward_model.parse(["--positive-dir", "a", "--negative-dir", "b", "--output-checkpoint", "c/d.pt"])
     assert (args.image_key, args.image_size, args.batch_size, args.epochs) == ("base_camera", [3, 64, 64], 32, 100)
     assert (args.lr, args.hidden_dim, args.num_spatial_blocks, args.backbone) == (1e-4, 256, 8, "resnet10")

@@ -14,7 +14,6 @@ from plaudit.config.schema import Config, FitConfig
 from plaudit.errors import ConfigError, RegistryError
 from plaudit.pipelines import builders as common
 from plaudit.pipelines import fit_and_train, load_training
-from plaudit.pipelines import train as fit_first
 
 FIT_FIRST = ["reward.training.enabled=true", "reward.use_reward_model=true"]
 
@@ -24,8 +23,8 @@ class Doubles:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **fitted: Any) -> None:
         self.fitted, self.calls = fitted, list[FitConfig | Config]()
-        monkeypatch.setattr(fit_first, "fit", self.fit)
-        monkeypatch.setattr(fit_first, "train", self.train)
+        monkeypatch.setattr(sys.modules["plaudit.pipelines.train"], "fit", self.fit)
+        monkeypatch.setattr(sys.modules["plaudit.pipelines.train"], "train", self.train)
 
     def fit(self, config: FitConfig, *, quiet: bool) -> dict[str, Any]:
         self.calls.append(config)

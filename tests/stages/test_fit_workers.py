@@ -14,10 +14,10 @@ from plaudit.cli import main
 from plaudit.config.schema import FitConfig
 from plaudit.errors import DataError, PlauditError
 from plaudit.pipelines import fit_workers
-from plaudit.pipelines.fit import Job
+from plaudit.pipelines.fit import FitJob
 from plaudit.reward_models.artifact import RewardArtifact
 from plaudit.reward_models.training.distributed import Seat
-from plaudit.utils.interrupts import Interrupt
+from plaudit.utils.interrupts import GracefulInterrupt
 
 KEYS = "reward.training"
 SMALL = [
@@ -132,11 +132,11 @@ def watch(monkeypatch: pytest.MonkeyPatch, *codes: str, asked: bool = False) -> 
     workers = []
     for rank, code in enumerate(codes):
         monkeypatch.setattr(fit_workers, "CODE", code)
-        workers.append(fit_workers.Worker(Job(FitConfig(), True), Seat("", rank, len(codes), rank, len(codes))))
-    interrupt = Interrupt()
+        workers.append(fit_workers.Worker(FitJob(FitConfig(), True), Seat("", rank, len(codes), rank, len(codes))))
+    interrupt = GracefulInterrupt()
     if asked:
         workers[0].listen()  # It is ready to be interrupted.
-        interrupt.asked = True
+        interrupt.requested = True
     try:
         return fit_workers._watch(workers, interrupt)
     finally:
@@ -169,7 +169,7 @@ def test_the_first_is_told_of_ctrl_c(monkeypatch: pytest.MonkeyPatch, caplog: py
 
 def test_a_worker_ends_with_its_starter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fit_workers, "CODE", MEET + OURS + "w._follow(pipe)")
-    worker = fit_workers.Worker(Job(FitConfig(), True), Seat("", 0, 1, 0, 1))
+    worker = fit_workers.Worker(FitJob(FitConfig(), True), Seat("", 0, 1, 0, 1))
     worker.pipe.close()
     assert worker.process.wait(60) == 1
 

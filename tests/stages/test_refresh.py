@@ -19,11 +19,11 @@ from plaudit.data import EpisodeStore
 from plaudit.data.episode import UNKNOWN
 from plaudit.errors import CheckpointError
 from plaudit.pipelines import evaluate, report, resume, train
-from plaudit.pipelines.builders import Place
+from plaudit.pipelines.builders import StageDir
 from plaudit.pipelines.refresh import Refresher, _judged
 from plaudit.reward_models.artifact import RewardArtifact
 from plaudit.reward_models.evaluation.scores import Scores
-from plaudit.reward_models.evaluation.validation import Aim, Verdict, judge
+from plaudit.reward_models.evaluation.validation import Aim, ValidationResult, validate
 from plaudit.rewards.audit.label_sheet import COLUMNS, LIST
 from plaudit.rl import Trainer
 
@@ -286,11 +286,11 @@ def test_the_threshold_lets_few_of_the_labelled_failures_through_and_costs_no_mo
     assert logit == pytest.approx((0.9 + 2) / 2)
     assert "at most 10% of the episodes that were labelled since" in verdict.choice.note
     # With labelled successes alone, or none, it is the line of the data.
-    alone = judge(make_scores(*data), Aim(target=0.0))
+    alone = validate(make_scores(*data), Aim(target=0.0))
     assert _logit(_judged(make_scores(*data), Aim(target=0.0), first=40), scores) == _logit(alone, scores)
 
 
-def _logit(verdict: Verdict, scores: Scores) -> float:
+def _logit(verdict: ValidationResult, scores: Scores) -> float:
     """The threshold as a logit of the model, before it is calibrated."""
     wanted = np.log(verdict.choice.decision.threshold / (1 - verdict.choice.decision.threshold))
     line = verdict.calibration.logits(np.array([0.0, 1.0], np.float32))
@@ -336,7 +336,7 @@ def test_without_an_audit_a_resumed_run_keeps_the_refreshed_model(recipe: Path) 
 def test_a_folder_that_cannot_be_written_does_not_end_the_run(
     recipe: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    place = Place(tmp_path / "run", "again")
+    place = StageDir(tmp_path / "run", "again")
     place.folder.mkdir()
     (place.folder / "audit").write_text("in the way")
     result = train(config(recipe, REFRESH), quiet=True, place=place)

@@ -18,7 +18,7 @@ from plaudit.reward_models.artifact import RewardArtifact
 from plaudit.rewards.reward_env import RewardedEnv
 from plaudit.rewards.reward_function import RewardManager
 from plaudit.rl.algorithms.sac import SAC
-from plaudit.rl.buffers.replay_buffer import Replay
+from plaudit.rl.buffers.replay_buffer import ReplayBuffer
 
 SAC_KEYS = """
 policy:
@@ -82,7 +82,7 @@ class Watcher:
             assert isinstance(who, RewardedEnv) and algorithm.demonstrations is not None
             self.buffer, self.shown = algorithm.buffer, algorithm.demonstrations
             for replay in (self.buffer, self.shown):
-                assert (replay.columns["version"][replay.transitions()] == who.judge).all()
+                assert (replay.columns["reward_id"][replay.transitions()] == who.reward_fingerprint).all()
                 said = rewards(who.manager, places(replay))
                 assert torch.equal(replay.columns["reward"][replay.transitions()], said)
             self.versions.append(who.version)
@@ -91,7 +91,7 @@ class Watcher:
         monkeypatch.setattr(SAC, "update", watched)
 
 
-def places(replay: Replay) -> torch.Tensor:
+def places(replay: ReplayBuffer) -> torch.Tensor:
     """Where the slider came to, with each of the transitions."""
     led_to = replay.obs(replay.next(replay.transitions()))
     assert isinstance(led_to, torch.Tensor)
@@ -113,7 +113,7 @@ def test_after_a_refresh_every_reward_is_the_new_models(tmp_path: Path, monkeypa
     seen = Watcher(monkeypatch)
     settings = config(recipe, f"reward.checkpoint_path={model}", "reward.audit.on_alarm=refresh")
     result = train(settings, quiet=True)
-    assert seen.versions[0] == 1 < seen.versions[-1] == result["audit"]["version"]
+    assert seen.versions[0] == 1 < seen.versions[-1] == result["audit"]["reward_id"]
 
     # It made a difference, in what was tried and in what was shown.
     first = managed(settings, model)

@@ -31,7 +31,7 @@ BUFFERS = ("mean", "std", "_mean", "_std")
 """The normalisation of colours, which some versions saved."""
 
 OVERRULED = ("use_pretrain", "pooling")
-"""Keys in which the checkpoint is right where it and the config differ, as seed 001 has it."""
+"""Keys in which the checkpoint is right where it and the config differ, as RLinf's workflow guide has it."""
 
 
 def load_foreign(path: str | Path, given: Mapping[str, Any] | None = None) -> tuple[RewardModel, list[str]]:
@@ -261,7 +261,7 @@ def head_weights(head: Part, names: dict[str, str]) -> Weights:
 
 
 def read_resnet(weights: Weights, path: Path) -> Found:
-    """`ResNetRewardModel`, of seed 000 and of today."""
+    """`ResNetRewardModel`, of RLinf's ResNet guide and of today."""
     head = Part(weights, "classifier.", path)
     if head.weights:
         names = {"1": "0", "4": "3"}

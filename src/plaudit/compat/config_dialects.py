@@ -21,7 +21,7 @@ def translate(tree: dict[str, Any], source: str) -> dict[str, Any]:
 
 
 def embodichain(tree: dict[str, Any], source: str) -> dict[str, Any]:
-    """EmbodiChain after seed 004: `trainer` for `runtime`, and networks with a nested `network_cfg`."""
+    """Translate EmbodiChain's `trainer` section and its nested `network_cfg`."""
     if isinstance(tree.get("trainer"), dict):
         tree["runtime"] = {**(tree.get("runtime") or {}), **_trainer(dict(tree.pop("trainer")), source)}
     policy = tree.get("policy")
@@ -51,7 +51,7 @@ def _network(section: Any, key: str, source: str) -> Any:
 
 
 def reward_data(tree: dict[str, Any], source: str) -> dict[str, Any]:
-    """Seed 000: `reward_data_collection` at the top, which writes that seed's pickles."""
+    """Translate the top-level `reward_data_collection` of RLinf's ResNet guide, which writes episode pickles."""
     section = tree.pop("reward_data_collection", None)
     if isinstance(section, dict):
         _notice(source, "reward_data_collection", "reward.data_collection")
@@ -67,7 +67,7 @@ def reward_data(tree: dict[str, Any], source: str) -> dict[str, Any]:
 
 
 def rlinf(tree: dict[str, Any], source: str) -> dict[str, Any]:
-    """Seeds 000, 001 and 003: the targets of a collection by another name."""
+    """Translate the collection targets of RLinf's ResNet and workflow guides."""
     reward = tree.get("reward")
     if not isinstance(reward, dict):
         return tree
@@ -196,7 +196,10 @@ CONVERTED_FIT_VALUES: dict[str, Callable[[Any], Any]] = {
 
 
 def reward_fit(tree: dict[str, Any], source: str) -> dict[str, Any]:
-    """Seeds 000 (`reward_training.*`), 002 (`data.*`, `actor.*`, `runner.*`) and 003 (`reward.*`, `runner.*`)."""
+    """Translate the fit sections of RLinf's guides.
+
+    ResNet: `reward_training.*`. Real-world: `data.*`, `actor.*`, `runner.*`. Hydra workflow: `reward.*`, `runner.*`.
+    """
     place = get_key(tree, "reward_training.save_dir")
     if place not in (None, NOTHING):
         tree = laid(tree, f"{TRAINING}.output_checkpoint", f"{place}/reward_model_best.pt")
@@ -241,7 +244,10 @@ CONVERTED_REWARD_VALUES: dict[str, Callable[[Any], Any]] = {
 
 
 def reward_training(tree: dict[str, Any], source: str) -> dict[str, Any]:
-    """Seeds 000 (`reward.resnet`, `runner.resume_dir`), 001, 003 (`reward.reward_model`) and 002 (`reward.model`)."""
+    """Translate the reward sections of RLinf's guides.
+
+    ResNet: `reward.resnet`, `runner.resume_dir`. Workflow: `reward.reward_model`. Real-world: `reward.model`.
+    """
     section = get_key(tree, "reward.reward_model")
     if isinstance(section, Mapping) and source != COMMAND_LINE:
         tree = laid(tree, "reward.model.model_type", "binary_classifier")  # Theirs, and not our small one.

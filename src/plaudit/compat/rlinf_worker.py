@@ -16,7 +16,7 @@ from plaudit.envs.base import Reading
 from plaudit.errors import CheckpointError, DataError
 from plaudit.reward_models.artifact import RewardArtifact
 from plaudit.reward_models.evaluation.scores import score
-from plaudit.reward_models.evaluation.validation import Aim, judge
+from plaudit.reward_models.evaluation.validation import Aim, validate
 from plaudit.reward_models.inference.frame_validation import AnyFrames
 from plaudit.reward_models.model import build_reward_model
 from plaudit.reward_models.training.batches import Feed
@@ -98,7 +98,7 @@ class RewardWorker:
         scores[chosen] = manager.score(frames)
         own = np.zeros(over.shape) if env_reward is None else env_reward.cpu().numpy()
         state = observations["state"].cpu().numpy() if manager.guards else None
-        judged, self._memory = manager.judge(scores, over, own, state, self._memory)
+        judged, self._memory = manager.rewards_from_scores(scores, over, own, state, self._memory)
         return torch.from_numpy(judged.reward)
 
     def _ages(self, done: Bools) -> NDArray[np.int64]:
@@ -126,7 +126,7 @@ class RewardWorker:
         scores = score(model, val)
         weights = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
         made = RewardArtifact(
-            model.config, weights, calibration=judge(scores, aim).calibration, validation=scores
+            model.config, weights, calibration=validate(scores, aim).calibration, validation=scores
         ).rechoose(aim.target, hold=aim.hold, mode=aim.mode)
         self.artifact = replace(made, label_sources={} if self.artifact is None else self.artifact.label_sources)
         return self.artifact

@@ -176,7 +176,7 @@ class TrainingConfig:
     save_interval: int = 1000  # Steps between checkpoints.
     keep_checkpoints: int = 3  # Checkpoints kept; older ones are deleted. 0 keeps all.
     save_dir: str | None = None  # For step_<N>/, best_model/ and all else; null: <output_dir>/<exp_name>_<timestamp>.
-    output_checkpoint: str | None = None  # One file besides that also gets the best weights, as seeds 000 and 001 do.
+    output_checkpoint: str | None = None  # One more file for the best weights, as in RLinf's guides.
     feature_cache: bool = True  # Run a frozen encoder only once for each frame, and keep what it says.
     cache_views: int = 1  # Views kept of each training frame: the frame itself first, varied ones after it.
     cache_dir: str | None = None  # Where that is kept, for later fits too; null: ~/.cache/plaudit.

@@ -32,7 +32,7 @@ NEVER = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
-class Actor:
+class Behavior:
     """Who acts in a share of the episodes, and the mistakes that it makes.
 
     Attributes:
@@ -79,7 +79,7 @@ def uniform(env: VecEnv, seed: int) -> Act:
     return act
 
 
-class Crew:
+class BehaviorMixture:
     """Some actors that share the envs: whose turn it is is drawn anew for every episode of every env.
 
     Args:
@@ -88,7 +88,7 @@ class Crew:
         seed: Same seed and same episodes, same actions.
     """
 
-    def __init__(self, actors: Sequence[Actor], env: VecEnv, seed: int) -> None:
+    def __init__(self, actors: Sequence[Behavior], env: VecEnv, seed: int) -> None:
         self.actors = list(actors)
         self.device = env.device
         self.num_envs, self.horizon = env.num_envs, env.max_episode_steps or 100

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from plaudit.data.background_writer import BackgroundWriter, size
 from plaudit.data.episode import SUCCESS, UNKNOWN, Episode, LabelSource
 from plaudit.data.frame_selection import Selection, importance, is_whole
-from plaudit.data.step_adapter import Array, Output, Picture, Reader, View, array
+from plaudit.data.step_adapter import Array, ObservationView, Output, Picture, Reader, array
 from plaudit.utils.images import fit
 
 if TYPE_CHECKING:
@@ -106,9 +106,11 @@ class Buffers:
         self._columns = Columns(num_envs)
         self._columns.arrays["labels"] = np.full((num_envs, ROOM), UNKNOWN, np.int8)
         self._selections: dict[int, Selection[Picture]] = {}
-        self._newest: dict[int, tuple[View, int]] = {}  # View and row; weighed once the next label is known.
+        self._newest: dict[
+            int, tuple[ObservationView, int]
+        ] = {}  # ObservationView and row; weighed once the next label is known.
 
-    def begin(self, env: int, id: str, view: View | None) -> None:
+    def begin(self, env: int, id: str, view: ObservationView | None) -> None:
         """Starts an episode, with what all envs show after its reset, where that is known."""
         self._columns.clear(env)
         self.recording[env], self._with_reset[env] = True, view is not None
@@ -198,7 +200,7 @@ class Buffers:
             ones = [(float(state["ranks"][i]), int(state["instants"][i]), state["pictures"][i]) for i in rows]
             self._selections[env] = self._selection(ids[env])
             self._selections[env].restore(offered, ones)
-        view = View(None, state["newest"])
+        view = ObservationView(None, state["newest"])
         self._newest = {env: (view, row) for row, env in enumerate(state["shown"].tolist())}
 
     def keeps_whole(self, id: str) -> bool:

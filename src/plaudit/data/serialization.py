@@ -29,7 +29,7 @@ FRAMES, _FLAGS = "frames.", "flags."
 _STEPWISE = ("state", "actions", "rewards", "terminated", "truncated")
 
 
-class Place(NamedTuple):
+class TensorLocation(NamedTuple):
     """Where a tensor begins in its file, in bytes, and what it is."""
 
     start: int
@@ -98,7 +98,7 @@ def verify(path: str | Path) -> Episode:
     return episode
 
 
-def places(path: str | Path) -> dict[str, Place]:
+def places(path: str | Path) -> dict[str, TensorLocation]:
     """Where the tensors are in a file, for whoever reads a few bytes of many files and cannot keep them all mapped."""
     with _map(Path(path)) as mapped, _named(Path(path)):
         return _parse(mapped)[0]
@@ -133,7 +133,7 @@ def _named(path: Path) -> Iterator[None]:
         raise DataError(f"{path}: is not a whole episode file ({error}). Delete it, or restore it.") from None
 
 
-def _parse(mapped: mmap.mmap) -> tuple[dict[str, Place], dict[str, Any]]:
+def _parse(mapped: mmap.mmap) -> tuple[dict[str, TensorLocation], dict[str, Any]]:
     """Where the tensors are in a safetensors file, and our metadata."""
     size = int.from_bytes(mapped[:8], "little")
     if not 2 <= size <= min(len(mapped) - 8, _LONGEST_HEADER):
@@ -152,7 +152,7 @@ def _parse(mapped: mmap.mmap) -> tuple[dict[str, Place], dict[str, Any]]:
             raise ValueError(f"the place of '{name}' makes no sense")
         if end > len(mapped):
             raise ValueError("the file was cut short")
-        found[name] = Place(start, dtype, shape)
+        found[name] = TensorLocation(start, dtype, shape)
     return found, about
 
 

@@ -42,7 +42,7 @@ STATE = ("state", "states")
 
 
 @dataclass(frozen=True)
-class View:
+class ObservationView:
     """What some envs show at one instant, a row for each.
 
     Attributes:
@@ -82,12 +82,12 @@ class Output:
         metrics: Measurements, float32 (num_envs,).
     """
 
-    now: View
+    now: ObservationView
     labels: NDArray[np.int8] | None
     ended: NDArray[np.bool_]
     success_once: NDArray[np.bool_]
     tells: bool = True
-    final: View | None = None
+    final: ObservationView | None = None
     steps: Mapping[str, Array] = field(default_factory=dict)
     flags: Mapping[str, NDArray[np.int8]] = field(default_factory=dict)
     metrics: Mapping[str, Array] = field(default_factory=dict)
@@ -174,18 +174,18 @@ class Reader:
             flags=self._flags(both),
         )
 
-    def _view(self, frames: Any, obs: Mapping[str, Any], snapshots: Any = None) -> View:
+    def _view(self, frames: Any, obs: Mapping[str, Any], snapshots: Any = None) -> ObservationView:
         state = None if "state" not in obs else array(obs["state"])
         shots = None if snapshots is None else array(snapshots)
         if frames is None:
             if shots is None:
                 raise DataError("an env gave no frames; ask it for them first: env.request_frames('always').")
-            return View(None, shots, state, self.size)
+            return ObservationView(None, shots, state, self.size)
         cameras = self.cameras or [name for name in frames if name != "state"]
         for camera in cameras:
             if camera not in frames:
                 raise DataError(f"an env's output has no picture '{camera}'.{nearest(camera, frames)}")
-        return View({camera: array(frames[camera]) for camera in cameras}, shots, state, self.size)
+        return ObservationView({camera: array(frames[camera]) for camera in cameras}, shots, state, self.size)
 
     def _obs(self, obs: Any) -> dict[str, Array]:
         """The pictures in a dict of observations, uint8 (n, H, W, 3), and `state`, float32 (n, k)."""

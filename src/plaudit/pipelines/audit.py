@@ -16,13 +16,13 @@ from plaudit.errors import CheckpointError, DataError, OutputError, PlauditError
 from plaudit.pipelines.audit_record import AuditRecord
 from plaudit.pipelines.builders import run_folder
 from plaudit.pipelines.refresh import Refresher, agreement
-from plaudit.rewards.audit.audit import Alarm, Audit, Reference, Tally
+from plaudit.rewards.audit.audit import Alarm, Audit, AuditCounts, Reference
 from plaudit.rewards.audit.frame_recorder import Followed, Watched
 from plaudit.rewards.audit.label_sheet import LIST, ask_for_labels, read_labels
 from plaudit.rewards.reward_env import KEY, RewardedEnv
 from plaudit.rewards.reward_function import RewardManager
 from plaudit.rl.evaluation import shares
-from plaudit.rl.loggers import Listener
+from plaudit.rl.loggers import Callback
 from plaudit.utils.rng import preserved_rng
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ WAYS_OUT = (
 )
 
 
-class Auditing(Listener):
+class Auditing(Callback):
     """Watches the envs of a training run, and acts on alarms between iterations.
 
     Args:
@@ -124,7 +124,7 @@ class Auditing(Listener):
         if self.refresher is not None:
             self._refresh(step)
 
-    def _where(self, tally: Tally) -> str:
+    def _where(self, tally: AuditCounts) -> str:
         """Tells of the pictures of what was seen, if there are any: scores may be out of range without a mistake."""
         path = self.record.sheet if tally.told else self.place / "to_label"
         return f"Look at {path}. " if path.exists() else ""

@@ -14,7 +14,7 @@ import numpy as np
 from plaudit.config.reward_schema import AuditConfig
 from plaudit.pipelines.report import AUDIT
 from plaudit.reporting.contact_sheet import BAD, GOOD, UNSURE, Strip, Tile, write_sheet
-from plaudit.rewards.audit.audit import Alarm, Tally
+from plaudit.rewards.audit.audit import Alarm, AuditCounts
 from plaudit.rewards.audit.frame_recorder import Followed, Watched
 from plaudit.utils.atomic_io import whole_file
 
@@ -50,11 +50,11 @@ class AuditRecord:
         self.failures: list[dict[str, Any]] = []
         self.test: dict[str, Any] = {}
 
-    def evaluated(self, step: int, version: int, tally: Tally) -> None:
+    def evaluated(self, step: int, version: int, tally: AuditCounts) -> None:
         """An evaluation is over."""
         self.evaluations.append({"step": step, "version": version, **_numbers(tally)})
 
-    def tested(self, version: int, tally: Tally) -> None:
+    def tested(self, version: int, tally: AuditCounts) -> None:
         """The test of the best policy is over."""
         self.test = {"version": version, **_numbers(tally)}
 
@@ -76,7 +76,7 @@ class AuditRecord:
         if fooled:
             write_sheet(self.folder / "audit" / f"fooled_v{version}.png", strips)
 
-    def write(self, version: int, window: Tally, followed: Followed, labels: int) -> None:
+    def write(self, version: int, window: AuditCounts, followed: Followed, labels: int) -> None:
         """Writes `audit.json` and the pictures of the present model's worst mistakes."""
         missed = [one for one in followed.telling() if one.true and not one.claimed]
         strips = [
@@ -103,7 +103,7 @@ class AuditRecord:
         with whole_file(self.path) as temporary:
             temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
-    def _rows(self, version: int, window: Tally) -> list[list[str]]:
+    def _rows(self, version: int, window: AuditCounts) -> list[list[str]]:
         """Of the table: evaluations, the training episodes that an alarm looks at, and the test."""
         some = np.unique(np.linspace(0, len(self.evaluations) - 1, MOST_ROWS).round().astype(int))
         chosen = [self.evaluations[number] for number in some] if self.evaluations else []
@@ -133,7 +133,7 @@ class AuditRecord:
             {"file": file, "caption": words, "full": True} for file, words in found if (self.folder / file).exists()
         ]
 
-    def _words(self, window: Tally, labels: int) -> tuple[str, str]:
+    def _words(self, window: AuditCounts, labels: int) -> tuple[str, str]:
         """How it went, in a word and in a few sentences."""
         last = self.test or (self.evaluations[-1] if self.evaluations else _numbers(window))
         told = last["counts"]["told"]
@@ -180,7 +180,7 @@ class AuditRecord:
             setattr(self, name, json.loads(text))
 
 
-def _numbers(tally: Tally) -> dict[str, Any]:
+def _numbers(tally: AuditCounts) -> dict[str, Any]:
     """What is logged, and the `counts` that it comes from."""
     counts = {name: value for name, value in asdict(tally).items() if not math.isnan(value)}
     return {**{name.removeprefix("audit/"): value for name, value in tally.metrics.items()}, "counts": counts}

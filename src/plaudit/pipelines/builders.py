@@ -159,7 +159,7 @@ class Rewarding:
 
 
 @dataclass(frozen=True)
-class Place:
+class StageDir:
     """Where a stage works that is part of a run.
 
     Attributes:

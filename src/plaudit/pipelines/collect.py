@@ -34,7 +34,7 @@ from plaudit.pipelines.builders import (
 if TYPE_CHECKING:
     import torch
 
-    from plaudit.data.behaviors import Act, Actor, Misled
+    from plaudit.data.behaviors import Act, Behavior, Misled
     from plaudit.data.recorder import RewardDataCollector
     from plaudit.data.recording_env import DataCollectorWrapper
     from plaudit.envs.base import VecEnv
@@ -236,23 +236,23 @@ def collect(config: Config, *, quiet: bool = False) -> dict[str, Any]:
     return _finish(config, data, result, hint)
 
 
-def _gather(config: Config, env: VecEnv, actors: list[Actor], data: DataSet, quiet: bool) -> dict[str, Any]:
+def _gather(config: Config, env: VecEnv, actors: list[Behavior], data: DataSet, quiet: bool) -> dict[str, Any]:
     """Steps the envs until there is enough, Ctrl-C, or no hope; everything is on the disk when this returns."""
-    from plaudit.data.behaviors import Crew
+    from plaudit.data.behaviors import BehaviorMixture
     from plaudit.reporting.progress import CollectionDisplay
-    from plaudit.utils.interrupts import Interrupt
+    from plaudit.utils.interrupts import GracefulInterrupt
 
     writer = data.new_writer()
     seed = fresh_seed(config.runtime.seed, writer)
-    crew = Crew(actors, env, seed)
+    crew = BehaviorMixture(actors, env, seed)
     before, size, steps, started = data.writer.counts, data.size, 0, time.perf_counter()
-    with Interrupt() as interrupt, ExitStack() as stack:
+    with GracefulInterrupt() as interrupt, ExitStack() as stack:
         display = None if quiet else stack.enter_context(closing(CollectionDisplay()))
         say = logger.info if display is None else display.say
         wrapped = collecting(config, env, data, f"w{writer:03d}", stack, crew.describe, say)
         collector = wrapped.collector
         obs, _ = wrapped.reset(seed)
-        while not (collector.complete or interrupt.asked or _hopeless(config, collector)):
+        while not (collector.complete or interrupt.requested or _hopeless(config, collector)):
             step = wrapped.step(crew.act(obs))
             crew.begin(step.ended.cpu().numpy())
             obs, steps = step.obs, steps + env.num_envs
@@ -265,7 +265,7 @@ def _gather(config: Config, env: VecEnv, actors: list[Actor], data: DataSet, qui
         "steps_per_second": steps / seconds,
         "frames_per_second": (after.frames - before.frames) / seconds,
         "complete": collector.complete,
-        "interrupted": interrupt.asked and not collector.complete,
+        "interrupted": interrupt.requested and not collector.complete,
     }
 
 
@@ -339,11 +339,11 @@ def _no_hope(config: Config, data: DataSet) -> str:
 
 
 def _tally(data: DataSet, collector: RewardDataCollector, size: int) -> Any:
-    from plaudit.reporting.progress import Tally
+    from plaudit.reporting.progress import CollectionCounts
 
     counts = collector.writer.counts
     numbers = counts.frames, counts.success_frames, counts.unknown_frames
-    return Tally(counts.positive, counts.negative, data.wanted, *numbers, size + collector.size)
+    return CollectionCounts(counts.positive, counts.negative, data.wanted, *numbers, size + collector.size)
 
 
 def _collect_by_training(config: Config, otherwise: Path, quiet: bool) -> dict[str, Any]:
@@ -383,9 +383,9 @@ def _build_env(config: Config, device: torch.device) -> VecEnv:
     return build_collecting_env(config, keys, device)
 
 
-def _actors(config: Config, env: VecEnv) -> list[Actor]:
+def _actors(config: Config, env: VecEnv) -> list[Behavior]:
     """Who acts. What acts the same but for its mistakes is built, and asked, only once."""
-    from plaudit.data.behaviors import MISTAKES, Actor
+    from plaudit.data.behaviors import MISTAKES, Behavior
 
     built: dict[tuple[str, str | None], Act] = {}
     actors = []
@@ -395,7 +395,7 @@ def _actors(config: Config, env: VecEnv) -> list[Actor]:
             built[key] = _act(wanted, env, config.runtime.seed)
         mistakes = {name: getattr(wanted, name) for name in MISTAKES}
         misled = _misled(env) if wanted.misaim else None
-        actors.append(Actor(wanted.kind, built[key], wanted.weight, **mistakes, misled=misled))
+        actors.append(Behavior(wanted.kind, built[key], wanted.weight, **mistakes, misled=misled))
     return actors
 
 

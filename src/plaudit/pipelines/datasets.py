@@ -221,7 +221,7 @@ def doctor(
 
 
 def process_realworld(path: Path) -> Path:
-    """Seed 002's processing: takes steps that stand still out of a raw `data.pkl`, and writes the episodes beside it.
+    """Process a raw `data.pkl` as RLinf's real-world guide does: drop idle steps and write the episodes beside it.
 
     Returns:
         The folder `collected_data`.

@@ -81,7 +81,7 @@ def show(algorithm: BaseAlgorithm, env: VecEnv, episodes: Sequence[Episode]) -> 
     if algorithm.wants is not None and not algorithm.wants.rewarded:
         algorithm.show(demonstrations(episodes, *spaces, any_rewards))
     elif isinstance(env, RewardedEnv):
-        layout, judge = _layout(env, episodes[0]), _Judge(env)
+        layout, judge = _layout(env, episodes[0]), _DemonstrationRewards(env)
         algorithm.show(demonstrations(episodes, *spaces, judge.tell, layout))
     else:
         algorithm.show(demonstrations(episodes, *spaces, own_rewards))
@@ -138,22 +138,22 @@ def _layout(env: RewardedEnv, episode: Episode) -> Layout:
     }
 
 
-class _Judge:
+class _DemonstrationRewards:
     """Gives demonstrations the rewards of a reward model."""
 
     def __init__(self, env: RewardedEnv) -> None:
         self.env = env
 
     def tell(self, episode: Episode) -> Told:
-        """`reward`, `version` and all that is kept of an episode."""
+        """`reward`, `reward_id` and all that is kept of an episode."""
         seen = self._seen(episode)
         ended = torch.zeros(episode.length, dtype=torch.bool)
         ended[-1] = True
         state = episode.state_at(np.arange(1, episode.length + 1))
         obs = {} if state is None else {"state": torch.from_numpy(np.array(state))}
         reward, terminated = self.env.again(seen, ended, obs)
-        version = torch.full((episode.length,), self.env.judge, dtype=torch.int32)
-        return {"reward": reward, "terminated": terminated, "ended": ended, "version": version} | seen
+        version = torch.full((episode.length,), self.env.reward_fingerprint, dtype=torch.int32)
+        return {"reward": reward, "terminated": terminated, "done": ended, "reward_id": version} | seen
 
     def _seen(self, episode: Episode) -> dict[str, torch.Tensor]:
         count = episode.length

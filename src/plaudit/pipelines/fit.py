@@ -16,7 +16,7 @@ from plaudit.config.schema import FitConfig
 from plaudit.config.structured import to_dict
 from plaudit.data.split import TRAIN, VAL
 from plaudit.errors import CheckpointError, ConfigError, OutputError
-from plaudit.pipelines.builders import Place, load_fit, run_folder, versions
+from plaudit.pipelines.builders import StageDir, load_fit, run_folder, versions
 from plaudit.pipelines.fit_components import Parts, build_feeds, build_parts
 from plaudit.pipelines.fit_results import finish, visualise
 from plaudit.utils.atomic_io import whole_folder
@@ -25,7 +25,7 @@ from plaudit.utils.threads import claim_threads, fit_threads
 if TYPE_CHECKING:
     from plaudit.reward_models.training.batches import Feed
     from plaudit.reward_models.training.distributed import Ranks, Seat
-    from plaudit.reward_models.training.trainer import Fit, Listener
+    from plaudit.reward_models.training.trainer import Fit, FitCallback
     from plaudit.rl.run_dir import RunFolder
 
 logger = logging.getLogger("plaudit")
@@ -35,7 +35,7 @@ FOLDERS = ("logs",)
 
 
 @dataclass(frozen=True)
-class Job:
+class FitJob:
     """What a fit has to do, in however many processes.
 
     Attributes:
@@ -53,16 +53,16 @@ class Job:
     command: str | None = None
 
 
-def fit(config: FitConfig, *, quiet: bool = False, place: Place | None = None) -> dict[str, Any]:
+def fit(config: FitConfig, *, quiet: bool = False, place: StageDir | None = None) -> dict[str, Any]:
     """Fits a reward model in a new run folder, in the one that the config names, or in a `place` where something may
     have been begun.
     """
     from plaudit.reward_models.training.trainer import saved_checkpoints
 
     if place is None:
-        return _start(Job(config, quiet))
+        return _start(FitJob(config, quiet))
     found = saved_checkpoints(place.folder)
-    return _start(Job(config, quiet, place.folder, found[-1] if found else None, place.command))
+    return _start(FitJob(config, quiet, place.folder, found[-1] if found else None, place.command))
 
 
 def resume_fit(path: Path, overrides: Sequence[str] = (), *, quiet: bool = False) -> dict[str, Any]:
@@ -74,10 +74,10 @@ def resume_fit(path: Path, overrides: Sequence[str] = (), *, quiet: bool = False
     found = [path] if path.is_file() else saved_checkpoints(home)
     if not found:
         raise CheckpointError(f"'{home}' has no step_<N>/checkpoint.pt yet; start it again with plaudit fit.")
-    return _start(Job(config, quiet, home, found[-1]))
+    return _start(FitJob(config, quiet, home, found[-1]))
 
 
-def _start(job: Job) -> dict[str, Any]:
+def _start(job: FitJob) -> dict[str, Any]:
     """Does a job in this process, in processes that are started for it, or as one of those that torchrun started."""
     from plaudit.reward_models.training.distributed import Seat
 
@@ -101,7 +101,7 @@ def _start(job: Job) -> dict[str, Any]:
     return carry_out(job, seat)
 
 
-def carry_out(job: Job, seat: Seat | None = None) -> dict[str, Any]:
+def carry_out(job: FitJob, seat: Seat | None = None) -> dict[str, Any]:
     """Trains, judges, tests, and says where things are.
 
     Args:
@@ -153,7 +153,7 @@ def _heard(ranks: Ranks) -> Iterator[None]:
         logger.disabled = False
 
 
-def _begin(job: Job, parts: Parts) -> RunFolder:
+def _begin(job: FitJob, parts: Parts) -> RunFolder:
     """The run's folder, with its config."""
     from plaudit.rl.run_dir import RunFolder
 
@@ -212,15 +212,15 @@ def _clear(run: RunFolder) -> None:
         log.unlink(missing_ok=True)
 
 
-def _train(job: Job, parts: Parts, run: RunFolder, feeds: dict[str, Feed], ranks: Ranks) -> Fit:
+def _train(job: FitJob, parts: Parts, run: RunFolder, feeds: dict[str, Feed], ranks: Ranks) -> Fit:
     """The fit itself, from the start or from a checkpoint; the first Ctrl-C ends it in good order."""
     from plaudit.reward_models.hashing import of_members
     from plaudit.reward_models.training.batches import FeatureFeed
     from plaudit.reward_models.training.trainer import Fit
-    from plaudit.utils.interrupts import Interrupt
+    from plaudit.utils.interrupts import GracefulInterrupt
 
     config, head_only = parts.config, isinstance(feeds[TRAIN], FeatureFeed)
-    with Interrupt() as interrupt, _threads(config, head_only=head_only, processes=ranks.local_size):
+    with GracefulInterrupt() as interrupt, _threads(config, head_only=head_only, processes=ranks.local_size):
         work = Fit(
             parts.model,
             feeds[TRAIN],
@@ -232,7 +232,7 @@ def _train(job: Job, parts: Parts, run: RunFolder, feeds: dict[str, Feed], ranks
             data=of_members(parts.data[TRAIN]),
             val_data=of_members(parts.data[VAL]),
             listeners=_listeners(config, run, job.quiet) if ranks.leads else [],
-            stop=lambda: interrupt.asked,
+            stop=lambda: interrupt.requested,
             ranks=ranks,
         )
         if job.checkpoint is not None:
@@ -242,7 +242,7 @@ def _train(job: Job, parts: Parts, run: RunFolder, feeds: dict[str, Feed], ranks
 
 
 def _conclude(
-    job: Job, parts: Parts, run: RunFolder, feeds: dict[str, Feed], work: Fit, started: float
+    job: FitJob, parts: Parts, run: RunFolder, feeds: dict[str, Feed], work: Fit, started: float
 ) -> dict[str, Any]:
     """What comes after training, which one process does alone."""
     result = {
@@ -291,7 +291,7 @@ def _threads(config: FitConfig, head_only: bool, processes: int) -> Iterator[Non
         claim_threads(fit_threads(config.runtime.threads))
 
 
-def _listeners(config: FitConfig, run: RunFolder, quiet: bool) -> list[Listener]:
+def _listeners(config: FitConfig, run: RunFolder, quiet: bool) -> list[FitCallback]:
     from plaudit.reporting.progress import FitDisplay
     from plaudit.rl.loggers import default_listeners
 

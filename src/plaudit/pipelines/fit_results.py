@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from plaudit.reward_models.artifact import RewardArtifact, Sample
     from plaudit.reward_models.evaluation.metrics import Metrics
     from plaudit.reward_models.evaluation.scores import Scores
-    from plaudit.reward_models.evaluation.validation import Aim, Verdict
+    from plaudit.reward_models.evaluation.validation import Aim, ValidationResult
     from plaudit.reward_models.training.batches import Feed
     from plaudit.reward_models.training.trainer import Fit
 
@@ -93,9 +93,9 @@ def write_artifact(
     feeds: dict[str, Feed],
     path: Path,
     *,
-    judged: Callable[[Scores, Aim], Verdict] | None = None,
+    judged: Callable[[Scores, Aim], ValidationResult] | None = None,
     about: dict[str, Any] | None = None,
-) -> tuple[RewardArtifact, Verdict]:
+) -> tuple[RewardArtifact, ValidationResult]:
     """The artifact of a fit that is over, at `path`, and what the validation split says of it.
 
     Args:
@@ -103,15 +103,15 @@ def write_artifact(
         work: The fit.
         feeds: What it read, and `test` where there is such a split.
         path: The artifact's folder.
-        judged: Calibrates and picks a threshold; `None` for `assess.judge`.
+        judged: Calibrates and picks a threshold; `None` for `assess.reward_fingerprint`.
         about: What else it says of its data.
     """
     from plaudit.reward_models.artifact import RewardArtifact
     from plaudit.reward_models.evaluation.scores import score
-    from plaudit.reward_models.evaluation.validation import judge
+    from plaudit.reward_models.evaluation.validation import validate
 
     validation = score(parts.model, feeds[VAL])
-    verdict = (judged or judge)(validation, parts.aim)
+    verdict = (judged or validate)(validation, parts.aim)
     test = score(parts.model, feeds[TEST]) if TEST in feeds else None
     shown = (feeds[VAL], validation) if test is None else (feeds[TEST], test)
     artifact = RewardArtifact.create(
@@ -183,7 +183,7 @@ def _about_training(parts: Parts, work: Fit) -> dict[str, Any]:
     }
 
 
-def _draw(folder: Path, feed: Feed, scores: Scores, verdict: Verdict) -> None:
+def _draw(folder: Path, feed: Feed, scores: Scores, verdict: ValidationResult) -> None:
     from plaudit.reward_models.evaluation.figures import draw_figures
     from plaudit.reward_models.evaluation.prediction_images import pictures
 
@@ -197,7 +197,7 @@ def _draw(folder: Path, feed: Feed, scores: Scores, verdict: Verdict) -> None:
     )
 
 
-def _write_decided(parts: Parts, feed: Feed, scores: Scores, verdict: Verdict) -> None:
+def _write_decided(parts: Parts, feed: Feed, scores: Scores, verdict: ValidationResult) -> None:
     from plaudit.reward_models.evaluation.prediction_images import write_decided
 
     folder = parts.config.reward.training.debug_save_dir
@@ -206,7 +206,7 @@ def _write_decided(parts: Parts, feed: Feed, scores: Scores, verdict: Verdict) -
         logger.info("%s frames, by what the model says of them: %s", f"{count:,}", folder)
 
 
-def _write_checkpoint(parts: Parts, work: Fit, verdict: Verdict) -> str:
+def _write_checkpoint(parts: Parts, work: Fit, verdict: ValidationResult) -> str:
     """The best weights as one file."""
     from plaudit.reward_models.artifact import save_single
 
@@ -218,7 +218,7 @@ def _write_checkpoint(parts: Parts, work: Fit, verdict: Verdict) -> str:
     return str(path)
 
 
-def _tell(artifact: RewardArtifact, verdict: Verdict) -> None:
+def _tell(artifact: RewardArtifact, verdict: ValidationResult) -> None:
     """The outcome as a table: of test episodes, or where there are none of those that the threshold was picked on."""
     choice = verdict.choice
     if artifact.measured_on != TEST:

@@ -27,14 +27,14 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from plaudit.errors import PlauditError
 from plaudit.pipelines.builders import import_users_modules
-from plaudit.pipelines.fit import Job, carry_out
+from plaudit.pipelines.fit import FitJob, carry_out
 from plaudit.utils.subprocesses import how_it_ended, see_off
 from plaudit.utils.threads import wait_quietly
 
 if TYPE_CHECKING:
     from plaudit.config.schema import FitConfig
     from plaudit.reward_models.training.distributed import Seat
-    from plaudit.utils.interrupts import Interrupt
+    from plaudit.utils.interrupts import GracefulInterrupt
 
 logger = logging.getLogger("plaudit")
 
@@ -64,7 +64,7 @@ class Done:
 
 
 @dataclass(frozen=True)
-class Failure:
+class WorkerFailure:
     """A worker cannot go on.
 
     Attributes:
@@ -81,7 +81,7 @@ class Failure:
     when: float = field(default_factory=time.monotonic)
 
 
-class Worker:
+class FitProcess:
     """One process, as its starter sees it.
 
     Args:
@@ -89,9 +89,9 @@ class Worker:
         seat: Where it sits.
     """
 
-    def __init__(self, job: Job, seat: Seat) -> None:
+    def __init__(self, job: FitJob, seat: Seat) -> None:
         self.seat = seat
-        self.outcome: Done | Failure | None = None
+        self.outcome: Done | WorkerFailure | None = None
         self.pipe, theirs = Pipe()
         with _interrupts_wait():
             self.process = _start(theirs.fileno(), shows=seat.rank == 0)
@@ -104,7 +104,7 @@ class Worker:
         try:
             message = self.pipe.recv()
         except (EOFError, ConnectionResetError):
-            self.outcome = Failure(self._died(), weight=1)
+            self.outcome = WorkerFailure(self._died(), weight=1)
             return
         if isinstance(message, logging.LogRecord):
             logger.handle(message)
@@ -155,20 +155,20 @@ def _handle(stream: TextIO) -> int | None:
         return None
 
 
-def run_workers(job: Job) -> dict[str, Any]:
+def run_workers(job: FitJob) -> dict[str, Any]:
     """Does a job in several processes on this machine, and returns what the first of them does."""
     from plaudit.reward_models.training.distributed import Seat
-    from plaudit.utils.interrupts import Interrupt
+    from plaudit.utils.interrupts import GracefulInterrupt
 
     size = processes(job.config)
     wait_quietly()
-    workers: list[Worker] = []
-    with tempfile.TemporaryDirectory(prefix="plaudit-fit-") as folder, Interrupt() as interrupt:
+    workers: list[FitProcess] = []
+    with tempfile.TemporaryDirectory(prefix="plaudit-fit-") as folder, GracefulInterrupt() as interrupt:
         try:
             # They meet at a file: a port might be taken.
             meeting = (Path(folder) / "meeting").as_uri()
             for rank in range(size):
-                workers.append(Worker(job, Seat(meeting, rank, size, rank, size)))
+                workers.append(FitProcess(job, Seat(meeting, rank, size, rank, size)))
             return _watch(workers, interrupt)
         finally:
             _end(workers)
@@ -184,19 +184,19 @@ def processes(config: FitConfig) -> int:
     return torch.cuda.device_count() if config.runtime.cuda and torch.cuda.is_available() else ON_A_CPU
 
 
-def _watch(workers: Sequence[Worker], interrupt: Interrupt) -> dict[str, Any]:
+def _watch(workers: Sequence[FitProcess], interrupt: GracefulInterrupt) -> dict[str, Any]:
     """Waits until all are done, or raises why one of them is not."""
     told, deadline = False, float("inf")
     while going := {worker.pipe: worker for worker in workers if worker.outcome is None}:
         for pipe in wait(list(going), LOOK):
             assert isinstance(pipe, Connection)
             going[pipe].listen()
-        failures = [worker.outcome for worker in workers if isinstance(worker.outcome, Failure)]
+        failures = [worker.outcome for worker in workers if isinstance(worker.outcome, WorkerFailure)]
         if failures:
             deadline = min(deadline, time.monotonic() + GRACE)
             if min(failure.weight for failure in failures) == 0 or time.monotonic() > deadline:
                 break
-        if interrupt.asked and not told:
+        if interrupt.requested and not told:
             told = True
             workers[0].process.send_signal(signal.SIGINT)  # The first one lets the others know.
     _raise_cause(workers)
@@ -205,9 +205,9 @@ def _watch(workers: Sequence[Worker], interrupt: Interrupt) -> dict[str, Any]:
     return first.result
 
 
-def _raise_cause(workers: Sequence[Worker]) -> None:
+def _raise_cause(workers: Sequence[FitProcess]) -> None:
     """Raises the failure that the others came of, if there is any."""
-    failed = [(worker, worker.outcome) for worker in workers if isinstance(worker.outcome, Failure)]
+    failed = [(worker, worker.outcome) for worker in workers if isinstance(worker.outcome, WorkerFailure)]
     if not failed:
         return
     worker, cause = min(failed, key=lambda pair: (pair[1].weight, pair[1].when))
@@ -218,7 +218,7 @@ def _raise_cause(workers: Sequence[Worker]) -> None:
     raise cause.error
 
 
-def _end(workers: Sequence[Worker]) -> None:
+def _end(workers: Sequence[FitProcess]) -> None:
     """Leaves no process behind."""
     for worker in workers:
         if not isinstance(worker.outcome, Done):
@@ -258,12 +258,12 @@ def _follow(pipe: Connection[Any, Any]) -> None:
         os._exit(1)
 
 
-def _outcome(job: Job, seat: Seat) -> Done | Failure:
+def _outcome(job: FitJob, seat: Seat) -> Done | WorkerFailure:
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         import_users_modules(job.config)
         return Done(carry_out(job, seat))
     except (PlauditError, KeyboardInterrupt) as error:
-        return Failure(error)
+        return WorkerFailure(error)
     except Exception as error:
-        return Failure(RuntimeError(f"{type(error).__name__}: {error}"), traceback.format_exc(), weight=2)
+        return WorkerFailure(RuntimeError(f"{type(error).__name__}: {error}"), traceback.format_exc(), weight=2)

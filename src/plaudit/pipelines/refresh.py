@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from plaudit.reward_models.artifact import RewardArtifact
     from plaudit.reward_models.evaluation.scores import Scores
-    from plaudit.reward_models.evaluation.validation import Aim, Verdict
+    from plaudit.reward_models.evaluation.validation import Aim, ValidationResult
     from plaudit.reward_models.training.batches import Feed
     from plaudit.rewards.reward_function import RewardManager
 
@@ -262,7 +262,7 @@ class Refresher:
         return {**feeds}
 
 
-def _judged(scores: Scores, aim: Aim, first: int) -> Verdict:
+def _judged(scores: Scores, aim: Aim, first: int) -> ValidationResult:
     """Calibration by all validation scores, and the higher one of two thresholds: that of the data, as in any fit, and
     one that lets few of the labelled failures through.
 
@@ -273,9 +273,9 @@ def _judged(scores: Scores, aim: Aim, first: int) -> Verdict:
     """
     from plaudit.reward_models.evaluation.metrics import evaluate
     from plaudit.reward_models.evaluation.threshold import pick_threshold
-    from plaudit.reward_models.evaluation.validation import Verdict, judge
+    from plaudit.reward_models.evaluation.validation import ValidationResult, validate
 
-    verdict, new = judge(scores, aim), scores.episode >= first
+    verdict, new = validate(scores, aim), scores.episode >= first
     if not (new & (scores.labels == FAILURE)).any():
         return verdict
     allowed = max(aim.target, STILL_FOOLED)
@@ -287,7 +287,7 @@ def _judged(scores: Scores, aim: Aim, first: int) -> Verdict:
     if hard.decision.threshold > choice.decision.threshold:
         note = f"Raised so that it fires in at most {allowed:.0%} of the episodes that were labelled since and failed."
         choice = replace(choice, decision=replace(choice.decision, threshold=hard.decision.threshold), note=note)
-    return Verdict(verdict.calibration, choice, evaluate(scores, verdict.calibration, choice.decision))
+    return ValidationResult(verdict.calibration, choice, evaluate(scores, verdict.calibration, choice.decision))
 
 
 def _gentle(keys: TrainingConfig, steps: int) -> TrainingConfig:

@@ -16,7 +16,7 @@ from plaudit.config.run_config import Plan, has_stages
 from plaudit.config.schema import Config, FitConfig
 from plaudit.config.structured import to_dict
 from plaudit.errors import CheckpointError, ConfigError, PlauditError, nearest
-from plaudit.pipelines.builders import Place, checkpoint_of, load_run, versions
+from plaudit.pipelines.builders import StageDir, checkpoint_of, load_run, versions
 from plaudit.pipelines.compare import WORDS, compare
 from plaudit.pipelines.fit import fit
 from plaudit.pipelines.report import report
@@ -148,7 +148,7 @@ def _stages(plan: Plan, folder: Path, again: str, quiet: bool) -> dict[str, Stag
             _collect_keys(plan.collect),
             dict,
             (collect / "checkpoints" / "latest.pt").exists,
-            lambda: train(plan.collect, quiet=quiet, place=Place(collect, again)),
+            lambda: train(plan.collect, quiet=quiet, place=StageDir(collect, again)),
         ),
         "fit": Stage(
             "a reward model learns from these episodes what success looks like",
@@ -156,7 +156,7 @@ def _stages(plan: Plan, folder: Path, again: str, quiet: bool) -> dict[str, Stag
             _fit_keys(plan.fit),
             lambda: {"data": _name_of_data(data)},
             lambda: any(fitted.glob("step_*/checkpoint.pt")),
-            lambda: fit(_with_data(plan.fit, data), quiet=quiet, place=Place(fitted, again)),
+            lambda: fit(_with_data(plan.fit, data), quiet=quiet, place=StageDir(fitted, again)),
         ),
         "train": Stage(
             "a new policy learns from scratch on that model alone",
@@ -164,7 +164,7 @@ def _stages(plan: Plan, folder: Path, again: str, quiet: bool) -> dict[str, Stag
             _train_keys(plan.train),
             lambda: {"reward_model": _name_of_artifact(artifact)},
             (trained / "checkpoints" / "latest.pt").exists,
-            lambda: train(_with_artifact(plan, data, artifact), quiet=quiet, place=Place(trained, again)),
+            lambda: train(_with_artifact(plan, data, artifact), quiet=quiet, place=StageDir(trained, again)),
         ),
         "compare": Stage(
             f"true success of all policies, {plan.episodes} fresh episodes each",

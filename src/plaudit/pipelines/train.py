@@ -20,8 +20,8 @@ from plaudit.config.schema import Config, FitConfig
 from plaudit.config.structured import to_dict
 from plaudit.errors import CheckpointError, MissingDependencyError, PlauditError
 from plaudit.pipelines.builders import (
-    Place,
     Rewarding,
+    StageDir,
     bare,
     build_envs_for,
     build_learner,
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from plaudit.pipelines.audit import Auditing
     from plaudit.rl import Policy, Trainer
     from plaudit.rl.async_.actor import Actor
-    from plaudit.rl.loggers import Listener
+    from plaudit.rl.loggers import Callback
     from plaudit.rl.run_dir import RunFolder
 
 logger = logging.getLogger("plaudit")
@@ -123,7 +123,7 @@ TEST_SEED = 2_000_003
 
 
 def train(
-    config: Config, *, quiet: bool = False, until_collected: bool = False, place: Place | None = None
+    config: Config, *, quiet: bool = False, until_collected: bool = False, place: StageDir | None = None
 ) -> dict[str, Any]:
     """Trains from scratch in a new run folder, or in a `place` where something may have been begun; with
     `until_collected`, only until all data that is wanted is there.
@@ -225,7 +225,7 @@ def _set_up(config: Config) -> torch.device:
 
 def _listeners(
     config: Config, env: VecEnv, run: RunFolder, auditing: Auditing | None, quiet: bool
-) -> Sequence[Listener]:
+) -> Sequence[Callback]:
     """Who is told of the numbers: the display and the logs, aside where a control loop must not wait, and the audit."""
     from plaudit.rl.loggers import Aside, default_listeners
 
@@ -247,7 +247,7 @@ def _start(policy: Policy, other: str | None) -> None:
         return
     checkpoint = checkpoint_of(Path(other))
     load_policy(policy, checkpoint)
-    policy.take_over()
+    policy.on_pretrained_loaded()
     logger.info("starting from the policy of %s", checkpoint)
 
 
@@ -295,13 +295,13 @@ def _collected(collector: RewardDataCollector) -> dict[str, Any]:
     return {**asdict(counts), "complete": collector.complete}
 
 
-def _display(env: VecEnv, quiet: bool) -> list[Listener]:
+def _display(env: VecEnv, quiet: bool) -> list[Callback]:
     if quiet:
         return []
     from plaudit.reporting.progress import ProgressDisplay
-    from plaudit.rl.loggers import Listener
+    from plaudit.rl.loggers import Callback
 
-    class Display(ProgressDisplay, Listener):
+    class Display(ProgressDisplay, Callback):
         """The display, as the trainer's listener."""
 
     return [Display(env.headline)]

@@ -200,7 +200,7 @@ def track(items: Collection[T], what: str, *, quiet: bool = False) -> Iterator[T
 
 
 @dataclass(frozen=True)
-class Tally:
+class CollectionCounts:
     """What has been collected, earlier runs included.
 
     Attributes:
@@ -254,10 +254,10 @@ class CollectionDisplay:
         self._interval = interval
         self._started = clock()
         self._shown = -math.inf
-        self._first: Tally | None = None
-        self._newest: Tally | None = None
+        self._first: CollectionCounts | None = None
+        self._newest: CollectionCounts | None = None
 
-    def update(self, tally: Tally) -> None:
+    def update(self, tally: CollectionCounts) -> None:
         """Shows the newest numbers, unless it has just shown some."""
         if self._first is None:
             self._first, self._started = tally, self.clock()
@@ -290,7 +290,7 @@ class CollectionDisplay:
         self._live = Live(console=Console(file=self.stream, highlight=False), auto_refresh=False)
         self._live.start()
 
-    def _show(self, tally: Tally) -> None:
+    def _show(self, tally: CollectionCounts) -> None:
         self._shown = self.clock()
         if self._live is not None:
             self._live.update(self._table(tally), refresh=True)
@@ -298,7 +298,7 @@ class CollectionDisplay:
             counts = [f"{name} {_of(number, wanted)}" for name, number, wanted in _classes(tally)]
             self.say("  ".join([*counts, *(text for text in self._rest(tally).values() if text)]))
 
-    def _table(self, tally: Tally) -> Table:
+    def _table(self, tally: CollectionCounts) -> Table:
         from rich.progress_bar import ProgressBar
         from rich.table import Table
 
@@ -310,7 +310,7 @@ class CollectionDisplay:
             table.add_row(name, text)
         return table
 
-    def _rest(self, tally: Tally) -> dict[str, str]:
+    def _rest(self, tally: CollectionCounts) -> dict[str, str]:
         """Names and words of all but the two counts."""
         assert self._first is not None
         elapsed = self.clock() - self._started
@@ -324,7 +324,7 @@ class CollectionDisplay:
             "time": self._time(tally, elapsed),
         }
 
-    def _time(self, tally: Tally, elapsed: float) -> str:
+    def _time(self, tally: CollectionCounts, elapsed: float) -> str:
         """How long it still takes for the slower class at its mean speed so far, where that is known."""
         assert self._first is not None
         left = 0.0
@@ -338,7 +338,7 @@ class CollectionDisplay:
         return f"{duration(left)} left" if math.isfinite(left) else f"{duration(elapsed)} so far"
 
 
-def _classes(tally: Tally) -> list[tuple[str, int, int | None]]:
+def _classes(tally: CollectionCounts) -> list[tuple[str, int, int | None]]:
     return [("positive", tally.positive, tally.wanted[0]), ("negative", tally.negative, tally.wanted[1])]
 
 

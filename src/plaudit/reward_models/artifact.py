@@ -591,7 +591,7 @@ def save_single(path: Path, state: Mapping[str, Any], calibration: Calibration, 
 
     Args:
         path: Where to.
-        state: Seed 001's keys, and the model's config under `MARK`.
+        state: RLinf's workflow guide's keys, and the model's config under `MARK`.
         calibration: The model's.
         choice: Its threshold.
     """

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from plaudit.config.reward_schema import RewardConfig
 from plaudit.data.episode import Frames
 from plaudit.envs.base import Step
-from plaudit.rewards.reward_function import Bools, Judged
+from plaudit.rewards.reward_function import Bools, RewardBatch
 
 logger = logging.getLogger("plaudit")
 
@@ -35,7 +35,7 @@ class Shown:
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class ScoredSteps:
     """T steps of N envs with all that is known of them, truth included; for whoever watches, and for no learner.
 
     Attributes:
@@ -48,7 +48,7 @@ class Seen:
         shown: Pictures of the envs that a listener follows, in time order.
     """
 
-    judged: Judged
+    judged: RewardBatch
     scores: NDArray[np.float32]
     done: Bools
     env_reward: NDArray[np.float32]
@@ -69,7 +69,7 @@ class RewardListener:
     def on_reset(self) -> None:
         """New episodes begin in all envs; those that went on are broken off."""
 
-    def on_judged(self, seen: Seen) -> None:
+    def on_rewards(self, seen: ScoredSteps) -> None:
         """Some steps have got their rewards."""
 
     def report(self) -> dict[str, float]:
@@ -104,7 +104,7 @@ class RewardMeter(RewardListener):
         finally:
             self._seconds[what] += time.perf_counter() - started
 
-    def on_judged(self, seen: Seen) -> None:
+    def on_rewards(self, seen: ScoredSteps) -> None:
         judged = seen.judged
         for name, values in (("rewards", judged.reward), ("env_reward", seen.env_reward)):
             self._sums[name] += float(values.sum(dtype=np.float64))
@@ -132,7 +132,7 @@ class RewardMeter(RewardListener):
         return found
 
     def _say_constant(self) -> None:
-        """Says, once, that an iteration gave nothing to learn from, and what may help (seed 002's troubleshooting)."""
+        """Warn once that all rewards of an iteration were equal, and say what may help."""
         keys = self.settings
         higher = self._most >= keys.success_reward
         fewer = (

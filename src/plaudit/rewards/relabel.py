@@ -24,7 +24,7 @@ PLAIN = {"age": torch.int32, "env_reward": torch.float32, "terminated_by_env": t
 PICTURED = "pictured"
 """Name of what says whether there are pictures of a step, where these are kept themselves."""
 
-Seen = Mapping[str, torch.Tensor]
+RelabelInputs = Mapping[str, torch.Tensor]
 """Of T steps: `age`, how many steps the episode had, where it goes on; `env_reward`, `terminated_by_env`, (T,) each;
 and the pictures, as `snapshot` (T, k), or as `frame/<camera>` (T, H, W, 3) and bool `pictured` (T,), where observations
 do not hold them."""
@@ -94,7 +94,7 @@ class Evidence:
             pictures[step.ended] = step.final_frames[camera]
         return pictures
 
-    def frames(self, seen: Seen, obs: Observed, rows: torch.Tensor) -> Frames:
+    def frames(self, seen: RelabelInputs, obs: Observed, rows: torch.Tensor) -> Frames:
         """The pictures of some of the steps, int64 (n,)."""
         if all(FRAME + camera in seen for camera in self.cameras):
             return {camera: seen[FRAME + camera][rows] for camera in self.cameras}
@@ -116,8 +116,8 @@ class Evidence:
         return {next(iter(self.env.observation_space.spaces)): obs}
 
 
-def judge_again(
-    evidence: Evidence, manager: RewardManager, seen: Seen, ended: torch.Tensor, obs: Observed
+def recompute_rewards(
+    evidence: Evidence, manager: RewardManager, seen: RelabelInputs, ended: torch.Tensor, obs: Observed
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The rewards of T steps of one env by a model that need not be the one of then.
 
@@ -141,14 +141,14 @@ def judge_again(
             raise DataError("reward.guards need 'state' among the observations.")
         state = named["state"].cpu().numpy()[:, None]
     done, env_reward = (part.cpu().numpy()[:, None] for part in (ended, seen["env_reward"]))
-    judged, _ = manager.judge(scores, done, env_reward, state, manager.begin(1))
+    judged, _ = manager.rewards_from_scores(scores, done, env_reward, state, manager.begin(1))
     terminated = seen["terminated_by_env"].cpu().clone()
     if manager.settings.terminate_on_success:
         terminated |= torch.from_numpy(judged.verdict[:, 0])
     return torch.from_numpy(judged.reward[:, 0]), terminated
 
 
-def _asked_today(manager: RewardManager, seen: Seen, ended: torch.Tensor) -> torch.Tensor:
+def _asked_today(manager: RewardManager, seen: RelabelInputs, ended: torch.Tensor) -> torch.Tensor:
     """The steps of which the model is asked by the settings of today, int64 (n,)."""
     keys = manager.settings
     wanted = torch.from_numpy(asked(ended.cpu().numpy(), seen["age"].cpu().numpy(), keys))

@@ -16,10 +16,9 @@ from plaudit.envs.wrapper import EnvWrapper
 from plaudit.errors import DataError, EnvError
 from plaudit.reward_models.artifact import RewardArtifact
 from plaudit.reward_models.inference.frame_validation import take_in
-from plaudit.rewards.callbacks import RewardListener, RewardMeter, Seen, Shown
-from plaudit.rewards.relabel import Evidence, Observed, judge_again
-from plaudit.rewards.relabel import Seen as Evident
-from plaudit.rewards.reward_function import Bools, Judged, Memory, RewardManager, asked
+from plaudit.rewards.callbacks import RewardListener, RewardMeter, ScoredSteps, Shown
+from plaudit.rewards.relabel import Evidence, Observed, RelabelInputs, recompute_rewards
+from plaudit.rewards.reward_function import Bools, Memory, RewardBatch, RewardManager, asked
 
 logger = logging.getLogger("plaudit")
 
@@ -149,7 +148,7 @@ KEY = "learned_reward"
 
 
 @dataclass(frozen=True, eq=False)
-class Settled:
+class ModelRolloutRewards:
     """Rewards of T steps, told afterwards; (T, N) each.
 
     Attributes:
@@ -201,7 +200,7 @@ class RewardedEnv(EnvWrapper):
         self.request_frames(self.frame_mode)
 
     @property
-    def judge(self) -> int:
+    def reward_fingerprint(self) -> int:
         """Stands for the model and for the rule by which it gives rewards, in any run; see `Relabelled`."""
         return int(self.manager.identity[:7], 16) + 1
 
@@ -219,12 +218,14 @@ class RewardedEnv(EnvWrapper):
         self._deferred = wanted and not self.manager.settings.terminate_on_success
         return self._deferred
 
-    def settle(self) -> Settled | None:
+    def settle(self) -> ModelRolloutRewards | None:
         """The rewards of the steps since the last time, or `None` where each step had its own."""
         if not self._deferred or not self._gathered.steps:
             return None
         judged = self._judge()
-        return Settled(*(torch.from_numpy(part).to(self.device) for part in (judged.reward, judged.verdict)))
+        return ModelRolloutRewards(
+            *(torch.from_numpy(part).to(self.device) for part in (judged.reward, judged.verdict))
+        )
 
     def remember(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
         """Says that rewards may have to be given again; returns what `seen` gives of one env from now on."""
@@ -235,10 +236,10 @@ class RewardedEnv(EnvWrapper):
         """What the rewards of the last step depend on, once `remember` was called; (N, ...) each."""
         return self._seen
 
-    def again(self, seen: Evident, ended: torch.Tensor, obs: Observed) -> tuple[torch.Tensor, torch.Tensor]:
+    def again(self, seen: RelabelInputs, ended: torch.Tensor, obs: Observed) -> tuple[torch.Tensor, torch.Tensor]:
         """The rewards of T steps of one env as they would be given today; see `evidence.judge_again`."""
         assert self._evidence is not None, "remember() was not called"
-        return judge_again(self._evidence, self.manager, seen, ended, obs)
+        return recompute_rewards(self._evidence, self.manager, seen, ended, obs)
 
     def report(self) -> dict[str, float]:
         """Numbers for the log, of the steps since the last time, and of whoever listens."""
@@ -311,7 +312,7 @@ class RewardedEnv(EnvWrapper):
     def _ours(self, frames: Frames) -> Frames:
         return {camera: frames[camera] for camera in self.manager.artifact.cameras}
 
-    def _judge(self) -> Judged:
+    def _judge(self) -> RewardBatch:
         """The rewards of all steps that were taken since the last time."""
         steps = self._gathered.steps
         with self.meter.timed("compute_model_rewards"):
@@ -319,15 +320,15 @@ class RewardedEnv(EnvWrapper):
             scores = np.stack([step.scores for step in steps])
             done, env_reward = _stack([step.done for step in steps]), _stack([step.reward for step in steps])
             states = [step.state for step in steps if step.state is not None]
-            judged, self.memory = self.manager.judge(
+            judged, self.memory = self.manager.rewards_from_scores(
                 scores, done, env_reward, _stack(states) if states else None, self.memory
             )
         if self.manager.settings.terminate_on_success:
             done = done | judged.verdict
         success, looks_done = (_told([getattr(step, name) for step in steps]) for name in ("success", "looks_done"))
-        seen = Seen(judged, scores, done, env_reward, success, looks_done, self._gathered.shown(self.manager))
+        seen = ScoredSteps(judged, scores, done, env_reward, success, looks_done, self._gathered.shown(self.manager))
         for listener in (self.meter, *self.listeners):
-            listener.on_judged(seen)
+            listener.on_rewards(seen)
         self._gathered.clear()
         return judged
 

@@ -180,7 +180,7 @@ WORTH = (
 
 
 @dataclass(frozen=True, eq=False)
-class Judged:
+class RewardBatch:
     """What the pipeline makes of T steps of N envs; (T, N) each.
 
     Attributes:
@@ -276,14 +276,14 @@ class RewardManager:
         """What `judge` must know of `count` envs whose episodes have just begun."""
         return Memory.fresh(count, self.rule)
 
-    def judge(
+    def rewards_from_scores(
         self,
         scores: NDArray[np.float32],
         done: Bools,
         env_reward: NDArray[np.floating[Any]],
         state: NDArray[Any] | None,
         memory: Memory,
-    ) -> tuple[Judged, Memory]:
+    ) -> tuple[RewardBatch, Memory]:
         """Rewards of T steps of N envs, and what the next call must know.
 
         Args:
@@ -298,7 +298,7 @@ class RewardManager:
         verdict, memory = decide(p, done, self.rule, memory)
         worth = map_rewards(p, verdict, keys)
         rewards = combine(worth, env_reward, keys)
-        return Judged(rewards, worth, verdict, p, self.rule.decision.threshold), memory
+        return RewardBatch(rewards, worth, verdict, p, self.rule.decision.threshold), memory
 
     def compute_rewards(self, observations: AnyFrames | Mapping[str, Any]) -> torch.Tensor:
         """The model's rewards, float32 (n,), of n frames, each by itself: without the env's part, and without a hold.

@@ -1,4 +1,6 @@
-"""Fits a reward model with the arguments of seed 001: `python -m plaudit.rewards.train_reward_model --help`.
+"""Fit a reward model with the arguments of RLinf's workflow guide.
+
+Usage: `python -m plaudit.rewards.train_reward_model --help`.
 
 A way in for those who come from there; `plaudit fit` does the same and more.
 """
@@ -21,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The arguments, with seed 001's names and defaults."""
+    """The arguments, with RLinf's workflow guide's names and defaults."""
     parser = argparse.ArgumentParser(
         prog="python -m plaudit.rewards.train_reward_model", description="Fit a reward model to .npy trajectories."
     )
@@ -44,7 +46,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def overrides(args: argparse.Namespace) -> list[str]:
-    """The same in our words. Seed 001 trains a head on a frozen encoder, with Adam at a constant rate."""
+    """The same in our words. RLinf's workflow guide trains a head on a frozen encoder, with Adam at a constant rate."""
     pretrained = args.pretrained_encoder_path
     values = {
         "reward.model.model_type": "binary_classifier",

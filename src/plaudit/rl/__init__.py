@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from plaudit.rl.algorithms.ppo import PPO
     from plaudit.rl.buffers.rollout_buffer import RolloutBuffer
     from plaudit.rl.evaluation import EvalResult
-    from plaudit.rl.loggers import Listener
+    from plaudit.rl.loggers import Callback
     from plaudit.rl.policies.actor_critic import ActorCritic
     from plaudit.rl.policies.base import POLICIES, Policy, build_policy, register_policy
     from plaudit.rl.run_dir import RunFolder
@@ -22,8 +22,8 @@ __all__ = [
     "PPO",
     "ActorCritic",
     "BaseAlgorithm",
+    "Callback",
     "EvalResult",
-    "Listener",
     "Policy",
     "RolloutBuffer",
     "RunFolder",
@@ -39,7 +39,7 @@ _HOMES = {
     "ActorCritic": "policies.actor_critic",
     "BaseAlgorithm": "algorithms",
     "EvalResult": "evaluation",
-    "Listener": "loggers",
+    "Callback": "loggers",
     "POLICIES": "policies.base",
     "PPO": "algorithms.ppo",
     "Policy": "policies.base",

@@ -7,7 +7,7 @@ import math
 import torch
 
 
-class LastingNoise:
+class AR1Noise:
     """Standard normal noise of which each draw resembles the one before, so that an arm moves instead of trembling.
 
     Every draw by itself is an ordinary one. Draws k steps apart have the correlation `correlation`**k.

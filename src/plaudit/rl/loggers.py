@@ -20,7 +20,7 @@ DELAY = 0.006
 """Seconds that `Aside` waits before it tells others: whoever told it is about to act, which takes some milliseconds."""
 
 
-class Listener:
+class Callback:
     """Is told what happens in a run. Every method does nothing until a subclass says otherwise."""
 
     def on_start(self, step: int, total_steps: int) -> None:
@@ -49,7 +49,7 @@ class Listener:
         """Puts back what `state_dict` gave, before the envs go on."""
 
 
-class Aside(Listener):
+class Aside(Callback):
     """Has others told in a thread of their own: a control loop must not wait for a disk, a network or a terminal.
 
     They are told a moment later, by when a loop of some 10 Hz has acted, as a rule, and sleeps until its next tick: who
@@ -60,9 +60,9 @@ class Aside(Listener):
         listeners: The others.
     """
 
-    def __init__(self, listeners: Sequence[Listener]) -> None:
+    def __init__(self, listeners: Sequence[Callback]) -> None:
         self.listeners = listeners
-        self._news: queue.SimpleQueue[tuple[float, Callable[[Listener], None]] | None] = queue.SimpleQueue()
+        self._news: queue.SimpleQueue[tuple[float, Callable[[Callback], None]] | None] = queue.SimpleQueue()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._pass_on, daemon=True)
         self._thread.start()
@@ -91,7 +91,7 @@ class Aside(Listener):
             listener.close()
         self._raise()
 
-    def _tell(self, news: Callable[[Listener], None]) -> None:
+    def _tell(self, news: Callable[[Callback], None]) -> None:
         self._raise()
         self._news.put((time.monotonic() + DELAY, news))
 
@@ -111,7 +111,7 @@ class Aside(Listener):
                 self._error = self._error or error
 
 
-class JsonlLogger(Listener):
+class JsonlLogger(Callback):
     """One JSON object a line: `step` and the metrics. Numbers that are not finite become null.
 
     Args:
@@ -148,7 +148,7 @@ def _step_of(line: str) -> float:
         return math.inf
 
 
-class TensorBoardLogger(Listener):
+class TensorBoardLogger(Callback):
     """Scalars for TensorBoard.
 
     Args:
@@ -188,7 +188,7 @@ class TensorBoardLogger(Listener):
             self._writer.close()
 
 
-class WandbLogger(Listener):
+class WandbLogger(Callback):
     """Scalars for Weights & Biases.
 
     Args:
@@ -221,9 +221,9 @@ class WandbLogger(Listener):
 
 def default_listeners(
     run: RunFolder, settings: RuntimeConfig, config: Mapping[str, Any] | None = None
-) -> list[Listener]:
+) -> list[Callback]:
     """The loggers that a run has: `metrics.jsonl`, TensorBoard, and Weights & Biases if asked for."""
-    listeners: list[Listener] = [JsonlLogger(run.logs / "metrics.jsonl"), TensorBoardLogger(run.logs)]
+    listeners: list[Callback] = [JsonlLogger(run.logs / "metrics.jsonl"), TensorBoardLogger(run.logs)]
     if settings.use_wandb:
         listeners.append(WandbLogger(settings.wandb_project_name, run, config))
     return listeners

@@ -10,7 +10,7 @@ import torch
 
 from plaudit.envs.base import Step, VecEnv
 from plaudit.errors import ConfigError
-from plaudit.rl.reward_source import Settled, settle
+from plaudit.rl.reward_source import RolloutRewards, settle
 
 PolicyObs: TypeAlias = torch.Tensor | dict[str, torch.Tensor]
 """`(n, d)` for an env with one vector, else key to `(n, ...)`."""
@@ -89,7 +89,7 @@ class FlatView:
     def __init__(self, env: VecEnv, obs: PolicyObs) -> None:
         self.env, self.obs = env, obs
         self.steps = 0
-        self.settled: Settled | None = None
+        self.settled: RolloutRewards | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.env, name)
@@ -110,7 +110,7 @@ class FlatView:
             step.final_obs = cast(Any, flat(step.final_obs))
         return step
 
-    def settle(self) -> Settled | None:
+    def settle(self) -> RolloutRewards | None:
         """As `Relabelled.settle`, of any env."""
         self.settled = settle(self.env)
         return self.settled

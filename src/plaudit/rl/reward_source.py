@@ -11,7 +11,7 @@ Layout: TypeAlias = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 """Name to the shape and the type of what is kept of one transition."""
 
 
-class Settled(Protocol):
+class RolloutRewards(Protocol):
     """Rewards of T steps of N envs, told afterwards."""
 
     @property
@@ -36,13 +36,13 @@ class Relabelled(Protocol):
         """Changes where somebody else gives the rewards from then on: those given before do not compare with them."""
 
     @property
-    def judge(self) -> int:
+    def reward_fingerprint(self) -> int:
         """Stands for whoever gives the rewards and for the rule by which, in any run: a hash of both, more than 0."""
 
     def defer(self, wanted: bool) -> bool:
         """Says whether rewards are wanted from `settle`; returns whether they will be. Until then steps say 0."""
 
-    def settle(self) -> Settled | None:
+    def settle(self) -> RolloutRewards | None:
         """The rewards of the steps since the last time; `None` where each step had its own."""
 
     def remember(self) -> Layout:
@@ -75,10 +75,10 @@ class Relabelled(Protocol):
         """Numbers for the log of an evaluation: how far the rewards are to be trusted."""
 
 
-def settle(env: Any) -> Settled | None:
+def settle(env: Any) -> RolloutRewards | None:
     """The rewards of the steps since the last time, where an env gives them so; else `None`, and steps had their own.
 
     An algorithm that calls this before it computes advantages says `relabels = True`.
     """
     ask = getattr(env, "settle", None)
-    return None if ask is None else cast("Settled | None", ask())
+    return None if ask is None else cast("RolloutRewards | None", ask())

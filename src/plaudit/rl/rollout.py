@@ -45,15 +45,15 @@ class RolloutWatch:
         else:
             self.stats.add(reward, done, info)
 
-    def finish(self, view: FlatView, who: str, *, acts: bool) -> None:
+    def finish(self, view: FlatView, who: str, *, must_step: bool) -> None:
         """Counts what was left, and sees that the algorithm called `who` has told of every step.
 
         Args:
             view: The envs of the rollout.
             who: For messages.
-            acts: Whether there must have been a step.
+            must_step: Whether there must have been a step.
         """
-        if self.told < max(view.steps, acts):
+        if self.told < max(view.steps, must_step):
             raise PlauditError(
                 f"{who}.collect_rollout took {view.steps} steps and called on_step_callback {self.told} times; it must "
                 "call it after each step, with (obs, actions, reward, done, info, next_obs)."

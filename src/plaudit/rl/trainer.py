@@ -20,13 +20,13 @@ from plaudit.rl.algorithms.base import BaseAlgorithm
 from plaudit.rl.episode_stats import TrainingStats
 from plaudit.rl.evaluation import best_metric, evaluate
 from plaudit.rl.finite_checks import check_finite
-from plaudit.rl.loggers import Listener
+from plaudit.rl.loggers import Callback
 from plaudit.rl.observations import FlatView, PolicyObs, check_same_spaces, flat, map_obs, obs_dim
 from plaudit.rl.policies.base import Policy
 from plaudit.rl.reward_source import Relabelled
 from plaudit.rl.rollout import RolloutWatch
 from plaudit.rl.run_dir import RunFolder
-from plaudit.utils.interrupts import Interrupt
+from plaudit.utils.interrupts import GracefulInterrupt
 from plaudit.utils.realtime import ahead, undisturbed
 from plaudit.utils.rng import rng_state, set_rng_state
 
@@ -78,7 +78,7 @@ class Trainer:
         settings: RuntimeConfig,
         run: RunFolder | None = None,
         eval_env: VecEnv | None = None,
-        listeners: Sequence[Listener] = (),
+        listeners: Sequence[Callback] = (),
         until: Callable[[], bool] | None = None,
         prolong: float = 0.0,
     ) -> None:
@@ -117,19 +117,19 @@ class Trainer:
         waits_for_nobody = self.env.real_time
         try:
             with (
-                Interrupt(STOPPING) as interrupt,
+                GracefulInterrupt(STOPPING) as interrupt,
                 undisturbed(waits_for_nobody),
                 ahead(waits_for_nobody and self.algorithm.learns_apart),
             ):
-                while self._left(asked) > 0 and not self._reached and not interrupt.asked:
+                while self._left(asked) > 0 and not self._reached and not interrupt.requested:
                     self._iterate(asked)
-                self._catch_up(lambda: self._left(asked) <= 0 and not interrupt.asked)
+                self._catch_up(lambda: self._left(asked) <= 0 and not interrupt.requested)
                 self._save("latest.pt")
-                if not interrupt.asked and self.eval_env is not None and self.last_eval_step < self.step:
+                if not interrupt.requested and self.eval_env is not None and self.last_eval_step < self.step:
                     self._evaluate()
                     self._save("latest.pt")
                 self.algorithm.flush()
-                return self._summary(interrupt.asked)
+                return self._summary(interrupt.requested)
         finally:
             for listener in self.listeners:
                 listener.close()
@@ -193,7 +193,7 @@ class Trainer:
             view, self.policy, self.obs, self.settings.rollout_steps, on_step_callback=watch
         )
         self.obs = view.obs
-        watch.finish(view, type(self.algorithm).__name__, acts=self.algorithm.gradient_steps is None)
+        watch.finish(view, type(self.algorithm).__name__, must_step=self.algorithm.gradient_steps is None)
         return extra
 
     def _begin(self, seed: int) -> PolicyObs:

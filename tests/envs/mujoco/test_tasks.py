@@ -127,7 +127,7 @@ def test_peg_success_begins_with_the_fifth_deep_step() -> None:
 
 
 def _success(env: ArmTask) -> bool:
-    return bool(env.judge().success[0])
+    return bool(env.evaluate_task().success[0])
 
 
 def _ways(distance: float) -> list[tuple[float, float, float]]:
@@ -352,7 +352,7 @@ def test_a_cube_carried_through_the_goal_looks_done_but_is_not(make: Make) -> No
     env = make("PickCube", 2)
     env.sim.qpos[:, 9:12] = env.sim.scenery[:, :3]
     env.sim.qvel[:, 0] = (0.0, 1.0)
-    verdict = env.judge()
+    verdict = env.evaluate_task()
     assert verdict.looks_done is not None and verdict.looks_done.tolist() == [True, True]
     assert verdict.success.tolist() == [True, False]
 
@@ -381,7 +381,7 @@ def test_a_cube_that_is_tilted_in_the_goal_looks_done_but_is_not(make: Make) -> 
     env.sim.qpos[:, 9:11] = env.sim.scenery[:, :2]
     env.sim.qpos[:, 11] = (0.02, 0.027, 0.08, 0.02)
     env.sim.qpos[3, 9] += 0.11
-    verdict = env.judge()
+    verdict = env.evaluate_task()
     assert verdict.success.tolist() == [True, False, False, False]
     assert verdict.looks_done is not None and verdict.looks_done.tolist() == [True, True, False, False]
 

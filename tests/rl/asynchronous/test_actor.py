@@ -18,7 +18,7 @@ from plaudit.envs.config import ProbeConfig
 from plaudit.envs.probe_envs import ObsActionReward
 from plaudit.errors import ConfigError, EnvError, PlauditError
 from plaudit.rewards.reward_env import RewardedEnv
-from plaudit.rl import Listener, Trainer, checkpoint
+from plaudit.rl import Callback, Trainer, checkpoint
 from plaudit.rl import trainer as training
 from plaudit.rl.async_ import actor as acting
 from plaudit.rl.async_.learner import TOGETHER, acting_part
@@ -36,7 +36,7 @@ def learner_of(trainer: Trainer) -> Any:
     return process.learner
 
 
-class Log(Listener):
+class Log(Callback):
     """Keeps the numbers of all iterations."""
 
     def __init__(self) -> None:
@@ -176,7 +176,7 @@ def test_a_reward_of_a_model_is_learned_from_only_once_it_is_given(monkeypatch: 
 
     def learn(most: int) -> Any:
         slots = learner.replay.transitions()
-        seen.append(bool((learner.replay.columns["version"][slots] == env.judge).all()))
+        seen.append(bool((learner.replay.columns["reward_id"][slots] == env.reward_fingerprint).all()))
         return learned(most)
 
     monkeypatch.setattr(learner.sac, "learn", learn)
@@ -275,7 +275,9 @@ def test_a_swap_of_the_model_while_another_process_learns_is_refused(tmp_path: P
     resumed.load(tmp_path / "checkpoints" / "latest.pt")
     resumed.train(iterations=5)
     replay = learner_of(resumed).replay
-    assert len(replay) == 5 * 36 and (replay.columns["version"][replay.transitions()] == other.judge).all()
+    assert (
+        len(replay) == 5 * 36 and (replay.columns["reward_id"][replay.transitions()] == other.reward_fingerprint).all()
+    )
 
 
 def test_a_swap_after_the_last_step_is_refused_and_loses_nothing(
@@ -284,7 +286,7 @@ def test_a_swap_after_the_last_step_is_refused_and_loses_nothing(
     monkeypatch.setattr(InThisProcess, "patience", 10**9)  # Learns only while it is waited for.
     env = RewardedEnv(Slider(4), manager())
 
-    class Swap(Listener):
+    class Swap(Callback):
         def on_metrics(self, step: int, metrics: Any) -> None:
             if step == 36:
                 env.swap(manager(brightness(0.9)), 2)

@@ -17,10 +17,10 @@ from async_helpers import actor_of, make_async
 from sac_helpers import make_trainer, sac_of
 
 from plaudit.errors import EnvError, PlauditError
-from plaudit.rl import Listener, checkpoint
+from plaudit.rl import Callback, checkpoint
 
 
-class At(Listener):
+class At(Callback):
     """Does something at a step."""
 
     def __init__(self, step: int, what: Any) -> None:
@@ -82,9 +82,9 @@ SCRIPT = textwrap.dedent(
     from pathlib import Path
     sys.path.insert(0, sys.argv[2])
     from async_helpers import actor_of, make_async
-    from plaudit.rl import Listener
+    from plaudit.rl import Callback
 
-    class Tell(Listener):
+    class Tell(Callback):
         def on_metrics(self, step, metrics):
             if step == 192:
                 actor.flush()

@@ -12,7 +12,7 @@ from plaudit.errors import DataError
 from plaudit.rl.async_.shared_memory import SharedMemory
 from plaudit.rl.async_.shared_replay import ReplayReader
 from plaudit.rl.async_.shared_state import Exchange
-from plaudit.rl.buffers.replay_buffer import Batch, Replay
+from plaudit.rl.buffers.replay_buffer import Batch, ReplayBuffer
 
 LENGTH = 5
 """Steps of an episode."""
@@ -25,7 +25,7 @@ class Writer:
         self.num_envs, self.time, self.pictures = num_envs, 0, pictures
         self.memory = SharedMemory()
         self.dims: Any = {"state": (2,), "camera": (2, 2, 3)} if pictures else {"": (2,)}
-        self.replay = Replay(rows * num_envs, num_envs, self.dims, 1, allocate=self.memory.allocate)
+        self.replay = ReplayBuffer(rows * num_envs, num_envs, self.dims, 1, allocate=self.memory.allocate)
         self.exchange = Exchange(self.memory.allocate, num_envs, {})
 
     def obs(self, time: int) -> Any:
@@ -112,7 +112,7 @@ def test_what_is_drawn_is_whole_while_the_ring_goes_round(pictures: bool, n_step
         if turn % 4 != 1 and writer.exchange.steps:
             reader.take_in()
             check(reader.sample(100, n_step, 0.5), n_step)
-        assert len(reader) == int(reader.columns["done"].sum())
+        assert len(reader) == int(reader.columns["valid"].sum())
     assert writer.replay.heads.min() > 3 * writer.replay.rows
 
 
@@ -135,10 +135,10 @@ def test_what_was_overwritten_while_it_was_read_is_drawn_again(monkeypatch: pyte
         writer.write(5)
     writer.publish()
     reader = writer.reader()
-    taken = Replay.take
+    taken = ReplayBuffer.take
     drawn = []
 
-    def disturbed(self: Replay, slots: torch.Tensor, n_step: int, gamma: float) -> Batch:
+    def disturbed(self: ReplayBuffer, slots: torch.Tensor, n_step: int, gamma: float) -> Batch:
         batch = taken(self, slots, n_step, gamma)
         drawn.append(int(batch.action.min()))
         if len(drawn) == 1:
@@ -163,5 +163,5 @@ def test_a_late_reader_takes_in_what_is_left() -> None:
     check(reader.sample(300, 3, 0.5), 3)
     # 120 steps and 24 ends make 144 slots of 30. What the last rollout might have gone over is gone: 22 slots from 132.
     assert reader.heads.tolist() == [144, 144]
-    assert len(reader) == int(reader.columns["done"].sum()) > 0
+    assert len(reader) == int(reader.columns["valid"].sum()) > 0
     assert reader.sample(300, 1, 0.5).action.min() >= 100.0

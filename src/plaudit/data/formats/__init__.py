@@ -21,11 +21,11 @@ for _name, _target in {
     "hilserl": "hilserl:HilserlFormat",
     "images": "images:ImagesFormat",
     "npy": "npy:NpyFormat",
-    "plaudit": "store:PlauditFormat",
+    "plaudit": "plaudit_store:PlauditFormat",
     "realworld": "realworld:RealworldFormat",
     "realworld_raw": "realworld_raw:RealworldRawFormat",
     "rlinf": "rlinf:RlinfFormat",
-    "rlinf_pt": "rlinf_pt:RlinfPtFormat",
+    "rlinf_pt": "rlinf:RlinfPtFormat",
 }.items():
     FORMATS.add(_name, f"{__name__}.{_target}")
 

@@ -1,4 +1,4 @@
-"""Episodes as pickles in `success/` and `failure/`, as seed 000 of the specification writes them.
+"""Episodes as pickles in `success/` and `failure/`, in the layout of RLinf's ResNet guide.
 
     DIR/success/episode_000000.pkl      one counter for both folders
     DIR/failure/episode_000001.pkl
@@ -167,7 +167,7 @@ class EpisodePklFormat(EpisodeFormat):
     """All but the reset."""
 
     name = "episode_pkl"
-    about = "success/ and failure/ with episode_000000.pkl (seed 000)"
+    about = "success/ and failure/ with episode_000000.pkl (RLinf's ResNet guide)"
     holds = frozenset(FIELDS)
     writer = EpisodePklWriter
 

@@ -1,4 +1,4 @@
-"""Trajectories as `.npy` files, as seeds 001 and 003 of the specification write them.
+"""Trajectories as `.npy` files, in the layout of RLinf's workflow guides.
 
     DIR/positive/000000.npy      np.save of {"images": {camera: float32 (T, C, H, W)}, "labels": float32 (T,)}
     DIR/negative/000000.npy      each folder counts for itself
@@ -126,7 +126,7 @@ class NpyFormat(EpisodeFormat):
     """Frames and labels, nothing else."""
 
     name = "npy"
-    about = "positive/ and negative/ with numbered .npy trajectories (seeds 001 and 003)"
+    about = "positive/ and negative/ with numbered .npy trajectories (RLinf's workflow guides)"
     writer = NpyWriter
 
     @classmethod

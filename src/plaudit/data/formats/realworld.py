@@ -1,4 +1,4 @@
-"""Processed episodes of a real robot, as seed 002 of the specification writes them.
+"""Processed episodes of a real robot, in the layout of RLinf's real-world guide.
 
     collected_data/rank_0_env_0_episode_{id}_{success,fail}.pkl
 
@@ -188,7 +188,7 @@ class RealworldFormat(EpisodeFormat):
     """Frames before each action, labels after it."""
 
     name = "realworld"
-    about = "collected_data/ with rank_0_env_0_episode_0_success.pkl, processed from data.pkl (seed 002)"
+    about = "collected_data/ with rank_0_env_0_episode_0_success.pkl, from data.pkl (RLinf's real-world guide)"
     holds = frozenset({"state", "actions", "rewards", "terminated", "truncated"})
     writer = RealworldWriter
 

@@ -1,4 +1,4 @@
-"""Transitions of a real robot in one pickle, as the collection of seed 002 of the specification writes them.
+"""Transitions of a real robot in one pickle, in the raw layout of RLinf's real-world guide.
 
     data.pkl      a list of {"transitions": {"obs": {…}, "next_obs": {…}}, "action": (6,), "rewards": (1,),
                   "dones": (1,), "terminations": (1,), "truncations": (1,)}
@@ -206,7 +206,7 @@ class RealworldRawFormat(EpisodeFormat):
     """Transitions: pairs of frames with what happened between them."""
 
     name = "realworld_raw"
-    about = "data.pkl, a list of transitions of a real robot (seed 002)"
+    about = "data.pkl, a list of transitions of a real robot (RLinf's real-world guide)"
     holds = frozenset({"state", "actions", "rewards", "terminated", "truncated"})
     writer = RealworldRawWriter
 

@@ -33,7 +33,8 @@ class RlinfSource(FileSource):
         count = len(parts["actions"])
         if len(parts["observations"]) == count:
             raise ValueError(
-                "it has no observation more than actions, as seed 002's processed files; read it as 'realworld'"
+                "it has as many observations as actions, like the processed files of RLinf's real-world guide; read it "
+                "as 'realworld'"
             )
         for key in KEYS:
             expected = {"observations": (count + 1,), "actions": (count,)}.get(key, (count, count + 1))

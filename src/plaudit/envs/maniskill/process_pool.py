@@ -30,7 +30,7 @@ _FAREWELL = 3.0
 
 
 @dataclass
-class _Worker:
+class _PoolProcess:
     """One process.
 
     Attributes:
@@ -82,7 +82,7 @@ class WorkerPool:
     ) -> None:
         self.num_envs = num_envs
         self._number = 0
-        self._workers: list[_Worker] = []
+        self._workers: list[_PoolProcess] = []
         self._end = weakref.finalize(self, _end, self._workers)
         workers = min(workers, num_envs)
         try:
@@ -240,7 +240,7 @@ class WorkerPool:
         return f"ManiSkill's worker {index + 1} of {len(self._workers)}, with envs {rows[0]} to {rows[-1]},"
 
 
-def _start(rows: range, threads: int) -> _Worker:
+def _start(rows: range, threads: int) -> _PoolProcess:
     """A process that waits for commands."""
     ours, theirs = Pipe()
     log = tempfile.TemporaryFile()  # noqa: SIM115 - it is open as long as the process runs
@@ -253,10 +253,10 @@ def _start(rows: range, threads: int) -> _Worker:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[theirs.fileno()], env=environ
         )
-    return _Worker(rows, process, ours, log)
+    return _PoolProcess(rows, process, ours, log)
 
 
-def _end(workers: list[_Worker]) -> None:
+def _end(workers: list[_PoolProcess]) -> None:
     """Ends processes: asked first, then made to. Runs at the exit of those who forget, too."""
     for worker in workers:
         with contextlib.suppress(OSError):

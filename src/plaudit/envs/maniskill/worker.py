@@ -66,7 +66,7 @@ def _room(dtype: str, shape: tuple[int, ...]) -> int:
     return -(-math.prod(shape) * np.dtype(dtype).itemsize // 64) * 64
 
 
-class Worker:
+class SimulationWorker:
     """The simulations of one process. Each public method is a command.
 
     Args:
@@ -169,7 +169,7 @@ class Worker:
 
 def serve(connection: Connection) -> None:
     """Answers commands until the parent says so. Every answer carries its command's number."""
-    worker = Worker(connection)
+    worker = SimulationWorker(connection)
     while True:
         number, command, argument = connection.recv()
         if command == CLOSE:

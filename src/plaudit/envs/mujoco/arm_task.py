@@ -44,7 +44,7 @@ def finger_target(action: Array) -> Array:
     return panda.FINGER_CLOSED + (panda.FINGER_OPEN - panda.FINGER_CLOSED) * 0.5 * (action + 1)
 
 
-class Verdict(NamedTuple):
+class TaskEvaluation(NamedTuple):
     """What a task says of the states that all envs are in; (num_envs,) each.
 
     Attributes:
@@ -114,7 +114,7 @@ class ArmTask(TaskEnv):
         """What the state observation of some envs holds beyond proprioception, (n, k)."""
 
     @abstractmethod
-    def judge(self) -> Verdict:
+    def evaluate_task(self) -> TaskEvaluation:
         """What the present states are worth."""
 
     @abstractmethod
@@ -157,7 +157,7 @@ class ArmTask(TaskEnv):
     def advance(self, action: torch.Tensor) -> Outcome:
         self.sim.step(self._actuator_targets(action.detach().cpu().double().clamp(-1, 1).numpy()))
         self._look()
-        verdict = self.judge()
+        verdict = self.evaluate_task()
         success = verdict.success
         rewards = {name: self._out(value) for name, value in verdict.terms.items()}
         reward = torch.stack(list(rewards.values())).sum(0)

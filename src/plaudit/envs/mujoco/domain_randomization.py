@@ -46,7 +46,7 @@ REMEMBERED = 4096
 
 
 @dataclass(frozen=True, eq=False)
-class Look:
+class SceneAppearance:
     """How a scene differs from what its model says; in the scene's own precision, as casts cost more than the sums.
 
     Attributes:
@@ -66,7 +66,7 @@ class Look:
 
 
 @lru_cache(maxsize=REMEMBERED)
-def look_of(number: int, strength: float) -> Look:
+def look_of(number: int, strength: float) -> SceneAppearance:
     """The look that a number stands for, at a strength from 0 (as modelled) to 1."""
     nobody = np.zeros(1, np.int64)
     draws = strength * (2 * episode_uniforms(number, nobody, nobody, 34)[0] - 1)
@@ -75,7 +75,7 @@ def look_of(number: int, strength: float) -> Look:
     # For small turns the change is the cross product, of forward (0, 0, -1) and of up (0, 1, 0). MuJoCo makes the axes
     # orthonormal again.
     moves = np.array([shift, [-turn[1], turn[0], none], [-turn[2], none, turn[0]]])
-    return Look(
+    return SceneAppearance(
         light=_factors(LIGHT_SPREAD * draws[:6].reshape(2, 3)),
         tilt=(LAMP_TILT * draws[6:8]).astype(np.float32),
         paint=_factors(PAINT_SPREAD * draws[8:20].reshape(4, 3)),
@@ -114,7 +114,7 @@ class Dresser:
         self._eyes = [(eye, eye.pos, eye.forward, eye.up) for eye in scene.camera]
         self._mounts = [STANDING if body == 0 else ON_HAND for body in model.cam_bodyid]
 
-    def dress(self, look: Look, camera: int, axes: Array) -> None:
+    def dress(self, look: SceneAppearance, camera: int, axes: Array) -> None:
         """Changes light, colours and the camera, of an index and with axes (3, 3) in its columns, to a look's."""
         for colour, new in zip(self._colours, self._painted(look), strict=True):
             colour[:] = new
@@ -134,7 +134,7 @@ class Dresser:
             eye.frustum_bottom *= look.zoom[mount]
             eye.frustum_top *= look.zoom[mount]
 
-    def _paint(self, look: Look) -> Single:
+    def _paint(self, look: SceneAppearance) -> Single:
         """Colours of the geoms, (n, 3)."""
         painted: Single = np.minimum(self._modelled * look.paint[self._parts], np.float32(1))
         return painted

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from plaudit.envs.base import Headline
 from plaudit.envs.mujoco import panda, scene
-from plaudit.envs.mujoco.arm_task import EVERYONE, ArmTask, Array, Ids, Rows, Verdict
+from plaudit.envs.mujoco.arm_task import EVERYONE, ArmTask, Array, Ids, Rows, TaskEvaluation
 from plaudit.envs.mujoco.config import PegInsertionConfig
 from plaudit.envs.mujoco.geometry import axes, closeness, length, spread
 
@@ -87,7 +87,7 @@ class PegInsertion(ArmTask):
             axis=1,
         )
 
-    def judge(self) -> Verdict:
+    def evaluate_task(self) -> TaskEvaluation:
         vector, depth = self._tip_to_hole()
         deep = depth > self.cfg.success_depth
         self.held_for = np.where(deep, self.held_for + 1, 0)
@@ -101,7 +101,7 @@ class PegInsertion(ArmTask):
             "insert": 0.3 * np.minimum(depth / self.cfg.success_depth, 1.0),
             "success": np.where(success, 0.2, 0.0),
         }
-        return Verdict(terms, success, {"lateral_error": lateral, "depth": depth}, looks_done=deep)
+        return TaskEvaluation(terms, success, {"lateral_error": lateral, "depth": depth}, looks_done=deep)
 
     def expert_action(self) -> torch.Tensor:
         vector, depth = self._tip_to_hole()

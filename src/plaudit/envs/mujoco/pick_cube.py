@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from plaudit.envs.base import Headline
 from plaudit.envs.mujoco import scene
-from plaudit.envs.mujoco.arm_task import EVERYONE, HAND_START, ArmTask, Array, Ids, Rows, Verdict
+from plaudit.envs.mujoco.arm_task import EVERYONE, HAND_START, ArmTask, Array, Ids, Rows, TaskEvaluation
 from plaudit.envs.mujoco.config import PickCubeConfig
 from plaudit.envs.mujoco.geometry import HALF, THING, axes, closeness, length, spread, yaw_quaternion
 
@@ -80,7 +80,7 @@ class PickCube(ArmTask):
             axis=1,
         )
 
-    def judge(self) -> Verdict:
+    def evaluate_task(self) -> TaskEvaluation:
         reach_distance = length(self.thing - self.tcp)
         goal_distance = length(self.sim.scenery[:, :3] - self.thing)
         grasped = self.grasped()
@@ -99,7 +99,7 @@ class PickCube(ArmTask):
             "reach_distance": reach_distance,
             "grasped": grasped.astype(np.float64),
         }
-        return Verdict(terms, success, metrics, looks_done=placed)
+        return TaskEvaluation(terms, success, metrics, looks_done=placed)
 
     def expert_action(self) -> torch.Tensor:
         grasped = self.grasped()

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from plaudit.envs.mujoco import scene
-from plaudit.envs.mujoco.arm_task import EVERYONE, HAND_START, ArmTask, Array, Ids, Rows, Verdict
+from plaudit.envs.mujoco.arm_task import EVERYONE, HAND_START, ArmTask, Array, Ids, Rows, TaskEvaluation
 from plaudit.envs.mujoco.config import PushCubeConfig
 from plaudit.envs.mujoco.geometry import HALF, THING, axes, closeness, length, spread, yaw_quaternion
 
@@ -75,7 +75,7 @@ class PushCube(ArmTask):
             axis=1,
         )
 
-    def judge(self) -> Verdict:
+    def evaluate_task(self) -> TaskEvaluation:
         direction, distance = self._to_goal()
         reach_distance = length(push_point(self.thing, direction) - self.tcp)
         height, inside = self.thing[:, 2], distance < self.cfg.success_threshold
@@ -88,7 +88,7 @@ class PushCube(ArmTask):
         }
         metrics = {"goal_distance": distance, "reach_distance": reach_distance}
         # A cube that the gripper tilts by some millimetres is no success, but no small picture shows it.
-        return Verdict(terms, success, metrics, looks_done=inside & (height < 2 * HALF))
+        return TaskEvaluation(terms, success, metrics, looks_done=inside & (height < 2 * HALF))
 
     def expert_action(self) -> torch.Tensor:
         direction, distance = self._to_goal()

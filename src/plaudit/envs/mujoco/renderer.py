@@ -15,7 +15,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from plaudit.envs.mujoco.domain_randomization import Dresser, Look, look_of
+from plaudit.envs.mujoco.domain_randomization import Dresser, SceneAppearance, look_of
 from plaudit.errors import MissingDependencyError
 
 Pixels = NDArray[np.uint8]
@@ -36,7 +36,7 @@ def _gl_context(width: int, height: int) -> Any:
     return mujoco.GLContext(width, height)
 
 
-class _Worker:
+class _RenderThread:
     """A thread that does what it is given, in order.
 
     Not an executor's: those are gone before anything can be cleaned up at the interpreter's end.
@@ -92,7 +92,7 @@ class _Painter:
         self,
         qpos: NDArray[np.float64],
         scenery: NDArray[np.float64],
-        looks: list[Look] | None,
+        looks: list[SceneAppearance] | None,
         cameras: list[Any],
         out: Pixels,
     ) -> None:
@@ -111,7 +111,7 @@ class _Painter:
                 mujoco.mjr_readPixels(self.upside_down, None, self.viewport, self.context)
                 out[c, i] = self.upside_down[::-1]
 
-    def _dress(self, look: Look, camera: int) -> None:
+    def _dress(self, look: SceneAppearance, camera: int) -> None:
         if self.dresser is None:
             self.dresser = Dresser(self.model, self.scene)
         self.dresser.dress(look, camera, self.data.cam_xmat[camera].reshape(3, 3))
@@ -135,7 +135,7 @@ class BatchRenderer:
     def __init__(self, model: mujoco.MjModel, height: int, width: int, threads: int, fine: bool = False) -> None:
         self.model = model
         self.size = (height, width)
-        self._threads = [_Worker(f"render{i}") for i in range(threads)]
+        self._threads = [_RenderThread(f"render{i}") for i in range(threads)]
         try:
             self._painters = [t.submit(_Painter, model, height, width, fine).result() for t in self._threads]
         except (ImportError, AttributeError, RuntimeError, mujoco.FatalError) as error:
@@ -192,7 +192,7 @@ class BatchRenderer:
         atexit.unregister(self._end)
 
 
-def _free(drawers: list[tuple[_Worker, _Painter]]) -> None:
+def _free(drawers: list[tuple[_RenderThread, _Painter]]) -> None:
     for thread, painter in drawers:
         thread.submit(painter.close).result()
         thread.stop()

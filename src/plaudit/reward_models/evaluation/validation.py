@@ -27,7 +27,7 @@ class Aim:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ValidationResult:
     """What the validation split says of a model.
 
     Attributes:
@@ -41,7 +41,7 @@ class Verdict:
     metrics: Metrics
 
 
-def judge(scores: Scores, aim: Aim) -> Verdict:
+def validate(scores: Scores, aim: Aim) -> ValidationResult:
     """Calibrates and picks a threshold on the scores of the validation split.
 
     The log loss in the metrics is thus that of calibrated probabilities: that a model is too sure of itself, or expects
@@ -49,4 +49,4 @@ def judge(scores: Scores, aim: Aim) -> Verdict:
     """
     calibration = fit_calibration(scores.logits, scores.labels)
     choice = pick_threshold(scores, calibration, aim.target, hold=aim.hold, mode=aim.mode)
-    return Verdict(calibration, choice, evaluate(scores, calibration, choice.decision))
+    return ValidationResult(calibration, choice, evaluate(scores, calibration, choice.decision))

@@ -24,7 +24,7 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True)
-class Batch:
+class FrameBatch:
     """What one step sees.
 
     Attributes:
@@ -68,7 +68,7 @@ class Feed(ABC):
         ]
         return np.concatenate([np.zeros(0, np.int32), *parts])
 
-    def read(self, rows: Rows, random: np.random.Generator | None = None, share: slice = slice(None)) -> Batch:
+    def read(self, rows: Rows, random: np.random.Generator | None = None, share: slice = slice(None)) -> FrameBatch:
         """Reads some frames; may run in another thread.
 
         Args:
@@ -78,16 +78,16 @@ class Feed(ABC):
         """
         start, stop, _ = share.indices(len(rows))
         labels = torch.from_numpy(self.dataset.labels[rows[share]].astype(np.float32))
-        return Batch(rows[share], self._inputs(rows, random, slice(start, stop)), labels, start, len(rows))
+        return FrameBatch(rows[share], self._inputs(rows, random, slice(start, stop)), labels, start, len(rows))
 
     @abstractmethod
     def _inputs(
         self, rows: Rows, random: np.random.Generator | None, share: slice
     ) -> Mapping[str, torch.Tensor] | torch.Tensor:
-        """What `Batch.inputs` is to be."""
+        """What `FrameBatch.inputs` is to be."""
 
     @abstractmethod
-    def logits(self, model: RewardModel, batch: Batch, random: torch.Generator | None = None) -> torch.Tensor:
+    def logits(self, model: RewardModel, batch: FrameBatch, random: torch.Generator | None = None) -> torch.Tensor:
         """Logits (n, heads) of a batch on the model's device. With `random`, of varied pictures."""
 
 
@@ -107,7 +107,7 @@ class FrameFeed(Feed):
         frames: dict[str, torch.Tensor] = self.dataset.batch(rows[share])["frames"]
         return frames
 
-    def logits(self, model: RewardModel, batch: Batch, random: torch.Generator | None = None) -> torch.Tensor:
+    def logits(self, model: RewardModel, batch: FrameBatch, random: torch.Generator | None = None) -> torch.Tensor:
         assert not isinstance(batch.inputs, torch.Tensor)
         images = model.prepare(batch.inputs)
         if random is not None and self.augment is not None:
@@ -136,12 +136,12 @@ class FeatureFeed(Feed):
         picked[order] = self.features[rows[order], chosen[order]]
         return torch.from_numpy(picked)
 
-    def logits(self, model: RewardModel, batch: Batch, random: torch.Generator | None = None) -> torch.Tensor:
+    def logits(self, model: RewardModel, batch: FrameBatch, random: torch.Generator | None = None) -> torch.Tensor:
         assert isinstance(batch.inputs, torch.Tensor)
         return model.decide(batch.inputs.to(torch.float32))
 
 
-def moved(batch: Batch, device: torch.device) -> Batch:
+def moved(batch: FrameBatch, device: torch.device) -> FrameBatch:
     """A batch on another device."""
     if device.type == "cpu":
         return batch
@@ -154,12 +154,12 @@ def moved(batch: Batch, device: torch.device) -> Batch:
     return replace(batch, inputs=there, labels=batch.labels.to(device, non_blocking=True))
 
 
-def parts(batch: Batch, cuts: Iterable[slice]) -> Iterator[Batch]:
+def parts(batch: FrameBatch, cuts: Iterable[slice]) -> Iterator[FrameBatch]:
     """Parts of a batch."""
     for some in cuts:
         inputs = batch.inputs
         cut = inputs[some] if isinstance(inputs, torch.Tensor) else {name: all[some] for name, all in inputs.items()}
-        yield Batch(batch.rows[some], cut, batch.labels[some], batch.start + some.start, batch.whole)
+        yield FrameBatch(batch.rows[some], cut, batch.labels[some], batch.start + some.start, batch.whole)
 
 
 def read_ahead(read: Callable[[T], R], wanted: Iterable[T]) -> Iterator[R]:

@@ -29,7 +29,7 @@ from plaudit.vision.pretrained import load_weights
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
-    from plaudit.reward_models.training.batches import Batch, Feed
+    from plaudit.reward_models.training.batches import Feed, FrameBatch
 
 T = TypeVar("T")
 
@@ -250,7 +250,7 @@ class Net:
         self.model = self.learner = model
         self.parameters = model.trainable()
 
-    def logits(self, feed: Feed, batch: Batch, random: torch.Generator) -> torch.Tensor:
+    def logits(self, feed: Feed, batch: FrameBatch, random: torch.Generator) -> torch.Tensor:
         """What a feed's `logits` gives for the model that learns."""
         return feed.logits(self.learner, batch, random)
 
@@ -267,7 +267,7 @@ class Net:
         """Shortens the gradient, that of all parameters in all processes, to `most`."""
         nn.utils.clip_grad_norm_(self.parameters, most)
 
-    def settle(self) -> None:
+    def sync_buffers(self) -> None:
         """After a step: makes what else has changed in it the same in all processes."""
 
     def whole(self) -> RewardModel:
@@ -294,7 +294,7 @@ class Forward(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, feed: Feed, batch: Batch, random: torch.Generator) -> torch.Tensor:
+    def forward(self, feed: Feed, batch: FrameBatch, random: torch.Generator) -> torch.Tensor:
         """A copy: FSDP warns of views, as it could not follow one that is changed in place."""
         return feed.logits(self.model, batch, random).clone()
 
@@ -307,7 +307,7 @@ class Shared(Net):
 
     passes: nn.Module
 
-    def logits(self, feed: Feed, batch: Batch, random: torch.Generator) -> torch.Tensor:
+    def logits(self, feed: Feed, batch: FrameBatch, random: torch.Generator) -> torch.Tensor:
         logits: torch.Tensor = self.passes(feed, batch, random)
         return logits
 
@@ -326,7 +326,7 @@ class Shared(Net):
             if name in saved and buffer.is_floating_point()
         ]
 
-    def settle(self) -> None:
+    def sync_buffers(self) -> None:
         """Averages running statistics: every process has updated them with its own share."""
         if not self.running:
             return

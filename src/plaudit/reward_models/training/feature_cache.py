@@ -27,7 +27,7 @@ from plaudit.errors import OutputError
 from plaudit.reward_models import hashing as fingerprints
 from plaudit.reward_models.model import RewardModel
 from plaudit.reward_models.training.augment import Augment
-from plaudit.reward_models.training.batches import Batch, FrameFeed, moved, read_ahead
+from plaudit.reward_models.training.batches import FrameBatch, FrameFeed, moved, read_ahead
 from plaudit.utils.atomic_io import whole_file
 
 logger = logging.getLogger("plaudit")
@@ -209,7 +209,7 @@ def _write(
     target = np.lib.format.open_memmap(path, "w+", np.float16, shape)
     feed = FrameFeed(dataset)
 
-    def read(start: int) -> Batch:
+    def read(start: int) -> FrameBatch:
         return feed.read(np.arange(start, min(start + BATCH, len(dataset))))
 
     model.eval()

@@ -59,7 +59,7 @@ def share_for(wanted: float | None, dataset: FrameDataset) -> float:
 
 
 @dataclass(frozen=True)
-class Look:
+class LossSnapshot:
     """The losses before some step.
 
     Attributes:
@@ -100,7 +100,7 @@ class HardFrames:
         self._every = min(EVERY, max(AHEAD, total_steps // 30))
         self._warmup = math.ceil(WARMUP * total_steps)
         self._losses = np.full(count, np.nan, np.float32)
-        self._looks: tuple[Look, ...] = (self._look(0),)
+        self._looks: tuple[LossSnapshot, ...] = (self._look(0),)
 
     @property
     def start(self) -> int:
@@ -140,17 +140,17 @@ class HardFrames:
         self._losses = state["losses"].numpy().copy()
         self._looks = tuple(self._look(taken, weights.numpy()) for taken, weights in state["looks"].items())
 
-    def _at(self, step: int) -> Look:
+    def _at(self, step: int) -> LossSnapshot:
         """The look that counts at a step."""
         return next((look for look in reversed(self._looks) if look.step + AHEAD <= step), self._looks[0])
 
-    def _look(self, step: int, weights: NDArray[np.float32] | None = None) -> Look:
+    def _look(self, step: int, weights: NDArray[np.float32] | None = None) -> LossSnapshot:
         """A look at the losses as they are now, or with weights of before."""
         if weights is None:
             weights = np.nan_to_num(np.minimum(self._losses, CAP), nan=0.0)
         sums = [np.cumsum(weights[rows], dtype=np.float64) for rows in self.groups]
         # Where nothing was seen yet, or nothing is hard, all are alike.
-        return Look(step, weights, [one if one[-1] > 0 else np.arange(1.0, len(one) + 1) for one in sums])
+        return LossSnapshot(step, weights, [one if one[-1] > 0 else np.arange(1.0, len(one) + 1) for one in sums])
 
 
 Rows = NDArray[np.int64]

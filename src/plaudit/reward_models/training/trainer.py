@@ -21,9 +21,9 @@ from plaudit.config.structured import to_dict
 from plaudit.data.episode import SUCCESS, UNKNOWN
 from plaudit.errors import CheckpointError, ConfigError, NonFiniteError, OutputError
 from plaudit.reward_models.evaluation.scores import score
-from plaudit.reward_models.evaluation.validation import Aim, Verdict, judge
+from plaudit.reward_models.evaluation.validation import Aim, ValidationResult, validate
 from plaudit.reward_models.model import RewardModel
-from plaudit.reward_models.training.batches import Batch, Feed, moved, parts, read_ahead
+from plaudit.reward_models.training.batches import Feed, FrameBatch, moved, parts, read_ahead
 from plaudit.reward_models.training.distributed import Alone, Net, Ranks
 from plaudit.reward_models.training.samplers import (
     BatchSampler,
@@ -71,7 +71,7 @@ def lr_factor(config: OptimConfig, progress: float, total_steps: int) -> float:
 
 
 @dataclass(frozen=True)
-class Seen:
+class StepResult:
     """What a step has shown of each frame of its batch, whichever process has looked at it; all are (n,).
 
     Attributes:
@@ -85,7 +85,7 @@ class Seen:
     right: torch.Tensor
 
 
-class Learner:
+class ModelUpdater:
     """A model that learns, and its optimizer.
 
     Args:
@@ -114,7 +114,7 @@ class Learner:
         """The step size, as it is now."""
         return float(self.optimizer.param_groups[0]["lr"])
 
-    def look(self, feed: Feed, batch: Batch, step: int) -> Seen:
+    def look(self, feed: Feed, batch: FrameBatch, step: int) -> StepResult:
         """Finds the gradient of a batch's mean loss; this process has its share of the batch, and takes it in parts."""
         self._seed(step)
         if not self.net.learner.training:  # It walks through all modules, which takes as long as a small head does.
@@ -125,10 +125,10 @@ class Learner:
         for part in some:
             with self.net.summing(last=part is some[-1]):
                 seen[:, part.start : part.start + len(part.rows)] = self._look_at(feed, part, step).cpu()
-        return Seen(*self.ranks.add_up(seen))  # The others have zeros where this one has its share.
+        return StepResult(*self.ranks.add_up(seen))  # The others have zeros where this one has its share.
 
-    def _look_at(self, feed: Feed, part: Batch, step: int) -> torch.Tensor:
-        """Adds to the gradients; gives what `Seen` has of these frames, (3, n)."""
+    def _look_at(self, feed: Feed, part: FrameBatch, step: int) -> torch.Tensor:
+        """Adds to the gradients; gives what `StepResult` has of these frames, (3, n)."""
         random = torch.Generator().manual_seed(step_seed(self.seed, step))
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.settings.precision == "bf16"):
             logits = self.net.logits(feed, part, random).float()
@@ -160,7 +160,7 @@ class Learner:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
-        self.net.settle()
+        self.net.sync_buffers()
 
     def leave(self) -> None:
         """Ends what needs the other processes: from here on this one has all that was learned."""
@@ -193,7 +193,7 @@ def frame_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return binary_cross_entropy_with_logits(logits, targets, reduction="none").mean(1)
 
 
-class Listener(Protocol):
+class FitCallback(Protocol):
     """Is told what happens in a fit."""
 
     def on_start(self, step: int, total_steps: int) -> None:
@@ -230,7 +230,7 @@ KEPT: dict[str, type] = {
     "data": str,
     "val_data": str,
 }
-"""What a checkpoint holds at least: seed 001's keys first. Newer ones have `hard` too, the losses of frames."""
+"""Keys that every checkpoint has, those of RLinf's workflow guide first. `hard`, the losses of frames, is optional."""
 
 
 def save_checkpoint(folder: Path, step: int, content: Mapping[str, Any], keep: int) -> Path:
@@ -372,7 +372,7 @@ class Fit:
         folder: Path | None = None,
         data: str = "",
         val_data: str = "",
-        listeners: Sequence[Listener] = (),
+        listeners: Sequence[FitCallback] = (),
         stop: Callable[[], bool] = lambda: False,
         ranks: Ranks | None = None,
     ) -> None:
@@ -382,7 +382,7 @@ class Fit:
         self.ranks: Ranks = ranks or Alone()
         labels = train.dataset.labels
         weights = class_weights(labels, settings.success_share) if settings.balance == "weight" else (1.0, 1.0)
-        self.learner = Learner(model, settings, weights, seed, self.ranks)
+        self.learner = ModelUpdater(model, settings, weights, seed, self.ranks)
         hard = share_for(settings.hard_share, train.dataset)
         # Hard frames are drawn from each class, or the class that is harder would be seen more often than is wanted.
         natural = float((labels == SUCCESS).sum() / max(1, (labels != UNKNOWN).sum())) if hard else None
@@ -460,22 +460,22 @@ class Fit:
         patience = self.settings.patience
         return self.progress >= 1 or (0 < patience <= self.stale)
 
-    def _batches(self) -> Iterator[Batch]:
+    def _batches(self) -> Iterator[FrameBatch]:
         """The batches of all steps that are left, each read while the one before it is learned from."""
 
-        def read(step: int) -> Batch:
+        def read(step: int) -> FrameBatch:
             rows = self.sampler[step]
             return self.train.read(rows, step_random(self.seed, step), self.ranks.share(len(rows)))
 
         return read_ahead(read, range(self.step, 0 if self.over else self.total_steps))
 
-    def _learn(self, batch: Batch) -> None:
+    def _learn(self, batch: FrameBatch) -> None:
         """One step of the optimizer, on the mean loss of a batch, of which this process has its share."""
         self._note(self.learner.look(self.train, batch, self.step))
         coming = max(self.progress, (self.step + 1) / self.total_steps)
         self.learner.change(min(1.0, coming), self.total_steps)
 
-    def _note(self, seen: Seen) -> None:
+    def _note(self, seen: StepResult) -> None:
         """Takes note of what a step has shown of its frames, whose losses must be numbers."""
         loss, right = (float(each.sum(dtype=torch.float64)) for each in (seen.weighted, seen.right))
         if not math.isfinite(loss):
@@ -484,7 +484,7 @@ class Fit:
         if self.sampler.hard is not None:
             self.sampler.hard.note(self.step, self.sampler[self.step], seen.losses.numpy())
 
-    def _broken(self, seen: Seen, loss: float) -> str:
+    def _broken(self, seen: StepResult, loss: float) -> str:
         """What to say of a loss that is no number. Every process knows those of all frames, and says the same."""
         dataset, broken = self.train.dataset, ~torch.isfinite(seen.weighted).numpy()
         numbers = np.unique(dataset.episodes[self.sampler[self.step][broken]])
@@ -521,7 +521,7 @@ class Fit:
             return
         self._validated = self.step
         model = self.learner.net.whole()
-        verdict = judge(score(model, self.val, self.ranks), self.aim)
+        verdict = validate(score(model, self.val, self.ranks), self.aim)
         found = self._rank(verdict)
         if self.best is None or found > self.best.score:
             weights = {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
@@ -532,7 +532,7 @@ class Fit:
         for listener in self.listeners:
             listener.on_eval(self.step, {**metrics, "val/threshold": verdict.choice.decision.threshold})
 
-    def _rank(self, verdict: Verdict) -> float:
+    def _rank(self, verdict: ValidationResult) -> float:
         """The metric that picks the best, as a number of which more is better."""
         name = self.settings.best_metric
         value = verdict.metrics[name]

@@ -15,7 +15,7 @@ from plaudit.data.episode import UNKNOWN
 from plaudit.envs.base import Headline
 from plaudit.reward_models.evaluation.confidence_bounds import rate_bounds
 from plaudit.rewards.audit.frame_recorder import Followed, Moment, labels_of
-from plaudit.rewards.callbacks import RewardListener, Seen
+from plaudit.rewards.callbacks import RewardListener, ScoredSteps
 from plaudit.rewards.reward_function import RewardManager
 
 KINDS = ("agreed_success", "agreed_failure", "fooled", "early", "missed")
@@ -94,7 +94,7 @@ class Reference:
 
 
 @dataclass(frozen=True)
-class Tally:
+class AuditCounts:
     """Counts over some episodes.
 
     Attributes:
@@ -123,7 +123,7 @@ class Tally:
     shift: float = math.nan
 
     @classmethod
-    def of(cls, episodes: Episodes, reference: Reference) -> Tally:
+    def of(cls, episodes: Episodes, reference: Reference) -> AuditCounts:
         """Counts episodes."""
         kinds = kinds_of(episodes)
         told = kinds != _UNTOLD
@@ -185,7 +185,7 @@ class Alarm:
 
     reason: Literal["fooled", "out_of_range"]
     message: str
-    tally: Tally
+    tally: AuditCounts
 
 
 class Audit(RewardListener):
@@ -234,7 +234,7 @@ class Audit(RewardListener):
             self.clear()
             self.ended[:] = 0
 
-    def on_judged(self, seen: Seen) -> None:
+    def on_rewards(self, seen: ScoredSteps) -> None:
         shown: list[list[Any]] = [[] for _ in seen.done]
         for part in seen.shown:
             shown[part.step].append(part)
@@ -245,7 +245,7 @@ class Audit(RewardListener):
             if seen.done[t].any():
                 self._end(np.flatnonzero(seen.done[t]))
 
-    def _count(self, seen: Seen, t: int) -> None:
+    def _count(self, seen: ScoredSteps, t: int) -> None:
         """Takes one step of all envs into their running episodes."""
         logits, running = seen.scores[t, :, 0], self.running
         asked = ~np.isnan(logits)
@@ -267,7 +267,9 @@ class Audit(RewardListener):
         running["true"] = success if self.headline == "success_at_end" else running["true"] | success
         running["true_asked"] |= asked & success
 
-    def _look(self, seen: Seen, t: int, envs: NDArray[np.int64], frames: Mapping[str, NDArray[np.uint8]]) -> None:
+    def _look(
+        self, seen: ScoredSteps, t: int, envs: NDArray[np.int64], frames: Mapping[str, NDArray[np.uint8]]
+    ) -> None:
         """Keeps pictures of one step."""
         assert self.followed is not None
         labels = np.full(len(envs), UNKNOWN, np.int8)
@@ -303,9 +305,9 @@ class Audit(RewardListener):
                 self.followed.end(env, number, steps, fooled, None if untold else true)
 
     @property
-    def tally(self) -> Tally:
+    def tally(self) -> AuditCounts:
         """What the episodes come to."""
-        return Tally.of(self.episodes, self.reference)
+        return AuditCounts.of(self.episodes, self.reference)
 
     def report(self) -> dict[str, float]:
         return self.tally.metrics
@@ -320,7 +322,7 @@ class Audit(RewardListener):
             self._silent = self.settings.window
         return alarm
 
-    def _fooled(self, tally: Tally) -> Alarm | None:
+    def _fooled(self, tally: AuditCounts) -> Alarm | None:
         keys = self.settings
         # While successes are rare even a good model's mistakes are most of what it claims, and training gets over it:
         # until it claims most episodes, those that fool it have to be many of all.
@@ -337,7 +339,7 @@ class Audit(RewardListener):
         )
         return Alarm("fooled", message, tally)
 
-    def _out_of_range(self, tally: Tally) -> Alarm | None:
+    def _out_of_range(self, tally: AuditCounts) -> Alarm | None:
         """Frames of one episode are much alike, so that an episode counts as one of them."""
         keys = self.settings
         asked = int((self.episodes["frames"] > 0).sum())

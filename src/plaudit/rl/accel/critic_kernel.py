@@ -27,7 +27,7 @@ from plaudit.rl.networks.ensemble import Ensemble
 from plaudit.utils.threads import kernel_threads
 
 try:  # After torch, whose threads it uses.
-    from plaudit.rl import _kernels
+    from plaudit.rl.accel import _kernels
 except ImportError as error:
     MISSING: str | None = str(error)
 else:

@@ -15,7 +15,7 @@ from plaudit.rl.policies.base import Policy
 from plaudit.rl.reward_source import Relabelled
 
 if TYPE_CHECKING:
-    from plaudit.rl.buffers.replay_buffer import Replay
+    from plaudit.rl.buffers.replay_buffer import ReplayBuffer
     from plaudit.rl.checkpoint import CheckpointFolder
 
 StepCallback: TypeAlias = Callable[
@@ -90,7 +90,7 @@ class BaseAlgorithm(ABC):
     def update(self) -> dict[str, float]:
         """Learns from the buffer and returns losses to log."""
 
-    def show(self, demonstrations: Replay) -> None:
+    def show(self, demonstrations: ReplayBuffer) -> None:
         """Is given what somebody has shown, once its buffer is there; for an algorithm that `wants` some."""
         raise PlauditError(f"{type(self).__name__} does not learn from demonstrations.")
 

@@ -10,7 +10,7 @@ import torch
 from plaudit.config.algorithm_schema import BCConfig
 from plaudit.errors import NonFiniteError, PlauditError
 from plaudit.rl.algorithms.base import BaseAlgorithm, StepCallback, Wanted
-from plaudit.rl.buffers.replay_buffer import Replay
+from plaudit.rl.buffers.replay_buffer import ReplayBuffer
 from plaudit.rl.buffers.replay_storage import ReplayLog, replay_for
 from plaudit.rl.checkpoint import check_complete
 from plaudit.rl.observations import ObsDim, PolicyObs, map_obs
@@ -27,7 +27,7 @@ class BC(BaseAlgorithm):
         buffer: What was shown.
     """
 
-    buffer: Replay
+    buffer: ReplayBuffer
 
     def __init__(self, cfg: BCConfig, policy: Policy) -> None:
         self.cfg, self.policy = cfg, policy
@@ -41,12 +41,12 @@ class BC(BaseAlgorithm):
         """Takes note of the sizes only: nothing is tried that would have to be kept."""
         self._dims = obs_dim, action_dim
 
-    def show(self, demonstrations: Replay) -> None:
+    def show(self, demonstrations: ReplayBuffer) -> None:
         """Takes what somebody has shown. Its rewards are not looked at."""
         self._take(demonstrations)
         self.policy.learn_statistics(demonstrations.obs(self._transitions))
 
-    def _take(self, demonstrations: Replay, kept: Mapping[str, Any] | None = None) -> None:
+    def _take(self, demonstrations: ReplayBuffer, kept: Mapping[str, Any] | None = None) -> None:
         """Makes some demonstrations ours, after filling them with those that a checkpoint tells to be `kept`."""
         self.buffer = demonstrations
         if self.folder is not None:

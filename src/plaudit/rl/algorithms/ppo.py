@@ -17,7 +17,7 @@ from plaudit.rl.accel.mlp_gradients import evaluator
 from plaudit.rl.algorithms.base import BaseAlgorithm, StepCallback
 from plaudit.rl.algorithms.gae import gae
 from plaudit.rl.buffers.rollout_buffer import RolloutBuffer, shuffled_minibatches
-from plaudit.rl.exploration_noise import LastingNoise
+from plaudit.rl.exploration_noise import AR1Noise
 from plaudit.rl.image_augmentation import check_shift, disagreement, moved
 from plaudit.rl.observations import ObsDim, PolicyObs, cat_obs, flat
 from plaudit.rl.policies.base import Policy
@@ -124,8 +124,8 @@ class PPO(BaseAlgorithm):
         self.parameters = FlatParameters(policy)
         self.evaluator = evaluator(policy, self.parameters, entropy_counts=cfg.ent_coef != 0.0)
         self.optimizer = FlatAdam(self.parameters, cfg.learning_rate)
-        self.noise = LastingNoise(cfg.noise_correlation)
-        self.acts = cfg.critic_warmup == 0.0
+        self.noise = AR1Noise(cfg.noise_correlation)
+        self.actor_enabled = cfg.critic_warmup == 0.0
         if cfg.noise_correlation and "noise" not in inspect.signature(policy.get_action).parameters:
             raise ConfigError(
                 f"algorithm.cfg.noise_correlation needs a policy whose get_action takes 'noise'; that of "
@@ -143,22 +143,26 @@ class PPO(BaseAlgorithm):
             "cosine": 0.5 * (1.0 + math.cos(math.pi * fraction)),
         }[self.cfg.lr_schedule]
         self.optimizer.lr = self.cfg.learning_rate * left
-        if fraction >= self.cfg.critic_warmup and not self.acts:
-            self.acts = True
+        if fraction >= self.cfg.critic_warmup and not self.actor_enabled:
+            self.actor_enabled = True
             # Moments of a parameter that had no gradients for long make its first steps several times too large.
             self.optimizer.forget()
 
     def rewards_are_new(self) -> None:
         if self.cfg.critic_warmup:  # The critic knows other rewards, as at the start.
-            self.acts = False
+            self.actor_enabled = False
             self.optimizer.forget()  # Moments would move the policy further without any gradient.
 
     def state_dict(self) -> dict[str, Any]:
-        return {"optimizer": self.optimizer.state_dict(), "noise": self.noise.state_dict(), "acts": self.acts}
+        return {
+            "optimizer": self.optimizer.state_dict(),
+            "noise": self.noise.state_dict(),
+            "actor_enabled": self.actor_enabled,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.acts = bool(state.get("acts", True))
-        super().load_state_dict({name: part for name, part in state.items() if name != "acts"})
+        self.actor_enabled = bool(state.get("actor_enabled", True))
+        super().load_state_dict({name: part for name, part in state.items() if name != "actor_enabled"})
 
     @torch.no_grad()
     def collect_rollout(
@@ -263,9 +267,9 @@ class PPO(BaseAlgorithm):
             sides = logprob[:count], value[:count], logprob[count:], value[count:]
             pairs = zip((d_logprob, d_value), disagreement(*sides, cfg.image_shift_coef), strict=True)
             d_logprob, d_value = (torch.cat(pair) for pair in pairs)
-        if not self.acts:
+        if not self.actor_enabled:
             d_logprob.zero_()
-        per_entropy = -cfg.ent_coef / len(logprob) if self.acts else 0.0
+        per_entropy = -cfg.ent_coef / len(logprob) if self.actor_enabled else 0.0
         gradient = self.evaluator.backward(d_logprob, d_value, per_entropy)
         norm = float(torch.linalg.vector_norm(gradient))
         if not math.isfinite(norm):

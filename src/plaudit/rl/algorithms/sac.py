@@ -13,8 +13,8 @@ from plaudit.errors import CheckpointError, ConfigError, NonFiniteError, Plaudit
 from plaudit.rl.algorithms.base import BaseAlgorithm, StepCallback, Wanted
 from plaudit.rl.algorithms.sac_update import Losses, SACLearner
 from plaudit.rl.algorithms.update_ratio import Pace
-from plaudit.rl.buffers.replay_buffer import Allocate, Batch, Replay
-from plaudit.rl.buffers.replay_relabel import UNSETTLED, renew
+from plaudit.rl.buffers.replay_buffer import Allocate, Batch, ReplayBuffer
+from plaudit.rl.buffers.replay_relabel import UNSETTLED, relabel_replay
 from plaudit.rl.buffers.replay_storage import Keeper, ReplayLog, open_replay, replay_for
 from plaudit.rl.checkpoint import check_complete
 from plaudit.rl.image_augmentation import check_shift
@@ -47,7 +47,7 @@ class Learning(NamedTuple):
 
     state: dict[str, Any]
     keeper: Keeper | None
-    demonstrations: Replay | None
+    demonstrations: ReplayBuffer | None
     shown: Keeper | None
 
 
@@ -63,7 +63,7 @@ class SAC(BaseAlgorithm):
     """
 
     policy: SACPolicy
-    buffer: Replay
+    buffer: ReplayBuffer
     relabels = True
     allocate: Allocate | None = None
 
@@ -82,10 +82,10 @@ class SAC(BaseAlgorithm):
         if cfg.demonstrations is not None:
             failures = cfg.demonstration_outcome == "any"
             self.wants = Wanted(cfg.demonstrations, cfg.num_demonstrations, failures=failures)
-        self.demonstrations: Replay | None = None
+        self.demonstrations: ReplayBuffer | None = None
         self._keeper: Keeper | None = None
         self._shown: Keeper | None = None
-        self._judge = 0
+        self._reward_fingerprint = 0
         self._digests = False
 
     def initialize_buffer(self, num_steps: int, num_envs: int, obs_dim: ObsDim, action_dim: int) -> None:
@@ -117,7 +117,7 @@ class SAC(BaseAlgorithm):
                 f"envs may take {least:,}. Set it to that or more, or lower runtime.rollout_steps."
             )
 
-    def show(self, demonstrations: Replay) -> None:
+    def show(self, demonstrations: ReplayBuffer) -> None:
         """Has a share of every batch drawn from what somebody has shown, from now on."""
         if self._digests:
             demonstrations.change_obs(self.policy.digest)
@@ -144,20 +144,20 @@ class SAC(BaseAlgorithm):
             if on_step_callback is not None:  # First, since it refuses numbers that must never be learned from.
                 on_step_callback(obs, action, step.reward, step.done, step.info, next_obs)
             told = step.reward, step.terminated, step.truncated
-            # Until a reward that comes afterwards is settled, it is nobody's: what interrupts that has it given again.
-            version, extras = (0, {}) if who is None else (UNSETTLED, who.seen())
+            # Deferred rewards are marked as unsettled, so that an interrupted run relabels them on resume.
+            reward_id, extras = (0, {}) if who is None else (UNSETTLED, who.seen())
             final, following = (
                 None if step.final_obs is None else self._kept(flat(step.final_obs)),
                 self._kept(next_obs),
             )
-            places.append(self.buffer.add(kept, action, *told, following, final, version=version, extras=extras))
+            places.append(self.buffer.add(kept, action, *told, following, final, reward_id=reward_id, extras=extras))
             self.pace.steps += env.num_envs
             obs, kept = next_obs, following
         settled = settle(env)
         if settled is not None:
             self.buffer.columns["reward"][torch.stack(places)] = settled.reward.to(self.buffer.device)
         if who is not None:
-            self.buffer.columns["version"][torch.stack(places)] = who.judge
+            self.buffer.columns["reward_id"][torch.stack(places)] = who.reward_fingerprint
         return {}
 
     def _kept(self, obs: PolicyObs) -> PolicyObs:
@@ -219,7 +219,7 @@ class SAC(BaseAlgorithm):
         """Whether somebody else gives rewards by now than gave those that are remembered, or by another rule: because
         the model was swapped, or because the run was resumed with another one or with other keys.
         """
-        return self.relabelled is not None and self.relabelled.judge != self._judge
+        return self.relabelled is not None and self.relabelled.reward_fingerprint != self._reward_fingerprint
 
     def _renew(self) -> None:
         """Has all rewards given again, in place, where they are `outdated`."""
@@ -227,9 +227,9 @@ class SAC(BaseAlgorithm):
         if who is None or not self.outdated:
             return
         for replay, keeper in ((self.buffer, self._keeper), (self.demonstrations, self._shown)):
-            if replay is not None and renew(replay, who) and keeper is not None:
-                keeper.changed("reward", "terminated", "version")
-        self._judge = who.judge
+            if replay is not None and relabel_replay(replay, who) and keeper is not None:
+                keeper.changed("reward", "terminated", "reward_id")
+        self._reward_fingerprint = who.reward_fingerprint
 
     def hand_over(self) -> Learning:
         """What another SAC needs to learn in place of this one, which only acts from then on."""
@@ -239,7 +239,7 @@ class SAC(BaseAlgorithm):
         self.demonstrations = self._keeper = self._shown = None
         return given
 
-    def take_over(self, given: Learning, buffer: Replay, keeper: Keeper | None) -> None:
+    def load_handover(self, given: Learning, buffer: ReplayBuffer, keeper: Keeper | None) -> None:
         """Goes on with what another SAC has given, from a buffer that is kept by `keeper`."""
         self.load_state_dict(given.state)
         self.buffer, self._keeper = buffer, keeper

@@ -64,7 +64,7 @@ class Sight:
         self.target.data.copy_(state["target"])
 
 
-class View(NamedTuple):
+class UpdateInputs(NamedTuple):
     """What networks are shown of n transitions in one gradient step, which uses it up: behind every observation is room
     for an action, so that critics are given both without copying, and those drawn take the place of those taken.
 
@@ -81,7 +81,7 @@ class View(NamedTuple):
     image: torch.Tensor | None
 
 
-class Viewer:
+class UpdateBatcher:
     """Shows transitions to a policy and to its target critics.
 
     Every picture is moved on its own: where an action was taken and where it led to, each camera, each time that a
@@ -96,20 +96,21 @@ class Viewer:
     def __init__(self, policy: SACPolicy, target: ImageEncoder | None, shift: int) -> None:
         self.policy, self.target, self.shift = policy, target, shift
 
-    def shares(self, batch: Batch, count: int) -> Iterator[View]:
+    def shares(self, batch: Batch, count: int) -> Iterator[UpdateInputs]:
         """`count` equal shares of a batch, each shown when its turn comes: an encoder learns from one to the next."""
         if self.policy.encoder is None:  # Numbers stay what they are, and are laid out for all at once.
             next_obs, obs = (self.policy.vector(side) for side in (batch.next_obs, batch.obs))
             yield from (
-                View(both, both[0], None) for both in _laid(count, next_obs, obs, self.policy.to_unit(batch.action))
+                UpdateInputs(both, both[0], None)
+                for both in _laid(count, next_obs, obs, self.policy.to_unit(batch.action))
             )
             return
         each = len(batch.action) // count
         for start in range(0, count * each, each):
             yield self.show(_part(batch, slice(start, start + each)))
 
-    def show(self, batch: Batch) -> View:
-        """Transitions with pictures. Called without gradients; `View.image` has its own nevertheless."""
+    def show(self, batch: Batch) -> UpdateInputs:
+        """Transitions with pictures. Called without gradients; `UpdateInputs.image` has its own nevertheless."""
         policy, encoder, target = self.policy, self.policy.encoder, self.target
         assert encoder is not None and target is not None
         seen, next_seen = (self._pictures(encoder, side) for side in (batch.obs, batch.next_obs))
@@ -121,7 +122,7 @@ class Viewer:
         ahead = both[0].clone()
         numbers = sum(policy.vectors.values())
         ahead[:, numbers : numbers + encoder.features] = target(next_seen)
-        return View(both, ahead, image)
+        return UpdateInputs(both, ahead, image)
 
     def _pictures(self, encoder: ImageEncoder, obs: PolicyObs) -> dict[str, torch.Tensor]:
         """What encoders are given: pictures, or what a frozen one makes of them, once for all who ask."""
@@ -133,7 +134,7 @@ class Viewer:
 
 
 def _laid(count: int, next_obs: torch.Tensor, obs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
-    """`count` shares of observations, (n, d) each, and actions, (n, action_dim), as `View.both` has them."""
+    """`count` shares of observations, (n, d) each, and actions, (n, action_dim), as `UpdateInputs.both` has them."""
     length = obs.shape[-1]
     laid = obs.new_empty(count, 2, len(obs) // count, length + action.shape[-1])
     for number, side in enumerate((next_obs, obs)):
@@ -204,7 +205,7 @@ class SACLearner:
         self.target = quickest_critics(target, beside=self.critics)
         self.actor = Pass(policy.actor, self._actor.gradient_of)
         self.sight = None if encoder is None or twin is None else Sight(encoder, twin, cfg)
-        self.viewer = Viewer(policy, twin, cfg.image_shift)
+        self.viewer = UpdateBatcher(policy, twin, cfg.image_shift)
         numbers = sum(policy.vectors.values())
         self._image = None if encoder is None else slice(numbers, numbers + encoder.features)
         learned = Temperature(cfg.init_temperature).to(policy.device)
@@ -236,9 +237,9 @@ class SACLearner:
         rewards, discounts = (part.reshape(count, each) for part in (batch.reward, batch.discount))
         views, subsets = self.viewer.shares(batch, count), self._subsets(count)
         of_critics, of_actor = [], []
-        for run, acts in self._runs(count, each):
+        for run, update_actor in self._runs(count, each):
             shares = list(islice(views, run.stop - run.start))
-            drawn = self._draw(shares, noises[run], acts)
+            drawn = self._draw(shares, noises[run], update_actor)
             given = self._with_entropy(rewards[run], discounts[run], drawn.log_prob)
             drawn_ahead = drawn.action[: given.numel()].view(*given.shape, actions)
             turns = zip(shares, given, discounts[run], drawn_ahead, subsets[run], strict=True)
@@ -246,7 +247,7 @@ class SACLearner:
                 self.steps += 1
                 aim = self._aim(reward, discount, view.ahead, action, believed)
                 of_critics.append(self._improve_critics(view.both[1], aim, view.image))
-            if acts:
+            if update_actor:
                 of_actor.append(self._improve_actor(shares[-1].both[1], drawn.rows(slice(-each, None)), shown))
         return self._summary(of_critics, of_actor)
 
@@ -262,18 +263,19 @@ class SACLearner:
             yield slice(start, stop), stop == start + left
             start = stop
 
-    def _draw(self, views: Sequence[View], noise: torch.Tensor, acts: bool) -> squashed.Draw:
-        """Actions where those taken have led to, for each view after the other; and where `acts` says that the actor
-        will learn from the last one, behind them others for where those were taken.
+    def _draw(self, views: Sequence[UpdateInputs], noise: torch.Tensor, update_actor: bool) -> squashed.Draw:
+        """Sample next actions for each view; with `update_actor`, also actions at the observations of the last view.
 
         Args:
             views: Of n transitions each.
             noise: (views, 2, n, action_dim).
-            acts: Whether.
+            update_actor: Whether the actor is updated after these steps.
         """
         actions = noise.shape[-1]
-        sides = [view.both[0, :, :-actions] for view in views] + ([views[-1].both[1, :, :-actions]] if acts else [])
-        noises = [noise[:, 0].flatten(0, 1), *([noise[-1, 1]] if acts else [])]
+        sides = [view.both[0, :, :-actions] for view in views] + (
+            [views[-1].both[1, :, :-actions]] if update_actor else []
+        )
+        noises = [noise[:, 0].flatten(0, 1), *([noise[-1, 1]] if update_actor else [])]
         return squashed.draw(self.actor.forward(torch.cat(sides))[0], torch.cat(noises))
 
     def _subsets(self, count: int) -> list[list[int] | None]:

@@ -17,11 +17,11 @@ from plaudit.errors import ConfigError, EnvError, PlauditError
 from plaudit.rl.algorithms.base import BaseAlgorithm, StepCallback
 from plaudit.rl.algorithms.sac import SAC
 from plaudit.rl.algorithms.sac_update import Losses
-from plaudit.rl.async_.learner import BEST, RANDOM, Job, Ring, Save, acting_part, letter
+from plaudit.rl.async_.learner import BEST, RANDOM, LearnerSpec, Ring, Save, acting_part, letter
 from plaudit.rl.async_.process import LearningProcess
 from plaudit.rl.async_.shared_memory import SharedMemory
 from plaudit.rl.async_.shared_state import Exchange
-from plaudit.rl.buffers.replay_buffer import Replay
+from plaudit.rl.buffers.replay_buffer import ReplayBuffer
 from plaudit.rl.checkpoint import CheckpointFolder, pack
 from plaudit.rl.observations import ObsDim, PolicyObs
 from plaudit.rl.policies.base import Policy
@@ -89,7 +89,7 @@ class Actor(BaseAlgorithm):
         self.buffer = sac.buffer
         self.exchange = Exchange(self.memory.allocate, num_envs, letter(self.policy, self._totals, 0))
 
-    def show(self, demonstrations: Replay) -> None:
+    def show(self, demonstrations: ReplayBuffer) -> None:
         self._check_not_begun("show")
         self.sac.show(demonstrations)
 
@@ -100,7 +100,7 @@ class Actor(BaseAlgorithm):
             sac, pace = self.sac, self.sac.pace
             self.exchange.reserve(sac.buffer.heads)
             self.exchange.publish(sac.buffer.heads, pace.steps)
-            job = Job(
+            job = LearnerSpec(
                 policy=self.policy_config,
                 spaces=self.spaces,
                 weights=pack(self.policy.state_dict()),

@@ -19,7 +19,7 @@ from plaudit.rl.algorithms.sac_update import Losses
 from plaudit.rl.async_.shared_memory import SharedMemory
 from plaudit.rl.async_.shared_replay import ReplayReader
 from plaudit.rl.async_.shared_state import Exchange
-from plaudit.rl.buffers.replay_buffer import OBS, Replay
+from plaudit.rl.buffers.replay_buffer import OBS, ReplayBuffer
 from plaudit.rl.buffers.replay_storage import Keeper, MappedFiles
 from plaudit.rl.checkpoint import LATEST, NUMBERED, CheckpointFolder, save
 from plaudit.rl.policies.base import Policy, build_policy
@@ -60,7 +60,7 @@ class Ring:
     files: bool
 
     @classmethod
-    def of(cls, replay: Replay, files: bool) -> Ring:
+    def of(cls, replay: ReplayBuffer, files: bool) -> Ring:
         """That of a replay."""
         columns = replay.columns
         obs = {name.removeprefix(OBS): tuple(columns[name].shape[1:]) for name in replay.obs_names}
@@ -68,7 +68,7 @@ class Ring:
 
 
 @dataclass(frozen=True)
-class Job:
+class LearnerSpec:
     """All that a learner begins with.
 
     Attributes:
@@ -130,7 +130,7 @@ class Learner:
         memory: What is shared with the acting side.
     """
 
-    def __init__(self, job: Job, memory: SharedMemory) -> None:
+    def __init__(self, job: LearnerSpec, memory: SharedMemory) -> None:
         seed = job.seed + LEARNING_SEED
         random.seed(seed)
         np.random.seed(seed)
@@ -145,12 +145,12 @@ class Learner:
         self.sac.folder = job.folder
         if job.learning.demonstrations is not None:
             job.learning.demonstrations.move(device)
-        self.sac.take_over(job.learning, self.replay, keeper)
+        self.sac.load_handover(job.learning, self.replay, keeper)
         self.exchange.updates = self.sac.pace.updates
         if job.random is not None:
             set_rng_state(job.random)
 
-    def _open(self, job: Job, memory: SharedMemory) -> tuple[ReplayReader, Keeper | None]:
+    def _open(self, job: LearnerSpec, memory: SharedMemory) -> tuple[ReplayReader, Keeper | None]:
         """The replay, and who keeps it."""
         ring, keeper, allocate = job.ring, job.learning.keeper, memory.find
         if ring.files:

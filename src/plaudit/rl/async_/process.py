@@ -27,7 +27,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from plaudit.errors import PlauditError
-from plaudit.rl.async_.learner import Job, Learner, Save
+from plaudit.rl.async_.learner import Learner, LearnerSpec, Save
 from plaudit.rl.async_.shared_memory import Place, SharedMemory
 from plaudit.rl.checkpoint import NUMBERED
 from plaudit.utils.realtime import give_way, keep_freed_memory
@@ -57,7 +57,7 @@ class Begin:
         level: Of the log.
     """
 
-    job: Job
+    job: LearnerSpec
     places: dict[str, Place]
     imports: Sequence[str]
     path: list[str]
@@ -70,7 +70,7 @@ class Saved:
 
 
 @dataclass(frozen=True)
-class Failure:
+class LearnerFailure:
     """The process cannot go on.
 
     Attributes:
@@ -95,7 +95,7 @@ class LearningProcess:
             one of a kind, for the disk may be slower than they are asked for.
     """
 
-    def __init__(self, job: Job, memory: SharedMemory, imports: Sequence[str] = ()) -> None:
+    def __init__(self, job: LearnerSpec, memory: SharedMemory, imports: Sequence[str] = ()) -> None:
         self.unsaved: list[Save] = []
         self._ended = self._said_slow = False
         self.pipe, theirs = Pipe()
@@ -141,7 +141,7 @@ class LearningProcess:
                 raise PlauditError(self._died()) from None
             if isinstance(message, logging.LogRecord):
                 logger.handle(message)
-            elif isinstance(message, Failure):
+            elif isinstance(message, LearnerFailure):
                 self._ended = True
                 if message.trace:
                     logger.error("%s", message.trace)
@@ -271,9 +271,9 @@ def work(pipe: int, memory: int) -> None:
         logger.error("plaudit: the acting process is gone, and learning ends. Go on with plaudit train --resume.")
         os._exit(1)
     except PlauditError as error:
-        line.send(Failure(str(error)))
+        line.send(LearnerFailure(str(error)))
     except Exception as error:
-        line.send(Failure(f"{type(error).__name__}: {error}", traceback.format_exc()))
+        line.send(LearnerFailure(f"{type(error).__name__}: {error}", traceback.format_exc()))
 
 
 def _serve(learner: Learner, line: _Line) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 
 from plaudit.rl.async_.shared_state import Exchange
-from plaudit.rl.buffers.replay_buffer import Allocate, Batch, Replay
+from plaudit.rl.buffers.replay_buffer import Allocate, Batch, ReplayBuffer
 from plaudit.rl.observations import ObsDim
 from plaudit.rl.reward_source import Layout
 
 
-class ReplayReader(Replay):
+class ReplayReader(ReplayBuffer):
     """A replay of which another process fills the columns, as it may be learned from.
 
     Which slots hold a transition is kept here, apart from the column that the other one writes: those that it has said
@@ -18,7 +18,7 @@ class ReplayReader(Replay):
     whether it may have been written to meanwhile, and draws again if so.
 
     Args:
-        capacity: As of the `Replay` of the other process; so are `num_envs`, `obs_dim`, `action_dim` and `extras`.
+        capacity: As in the other process, like `num_envs`, `obs_dim`, `action_dim` and `extras`.
         num_envs: See there.
         obs_dim: See there.
         action_dim: See there.
@@ -41,8 +41,8 @@ class ReplayReader(Replay):
     ) -> None:
         super().__init__(capacity, num_envs, obs_dim, action_dim, extras=extras, allocate=allocate, onto=device)
         self.exchange = exchange
-        self._written = self.columns["done"]
-        self.columns["done"] = torch.zeros_like(self._written)
+        self._written = self.columns["valid"]
+        self.columns["valid"] = torch.zeros_like(self._written)
         self._gone = torch.zeros_like(self.heads)  # Up to where nothing may be read any more, by env.
         self.take_in()
 
@@ -51,8 +51,8 @@ class ReplayReader(Replay):
         heads = self.exchange.heads.clone()
         self.reread()
         slots = self._between(torch.maximum(self.heads, self._gone), heads)
-        self.columns["done"][slots] = self._written[slots]
-        self.size += int(self.columns["done"][slots].sum())
+        self.columns["valid"][slots] = self._written[slots]
+        self.size += int(self.columns["valid"][slots].sum())
         self.heads.copy_(heads)
 
     def reread(self) -> None:
@@ -66,7 +66,7 @@ class ReplayReader(Replay):
             batch = self.take(slots, n_step, gamma)
             self.reread()
             # What a transition leads to is newer than itself, and is overwritten later.
-            if bool(self.columns["done"][slots].all()):
+            if bool(self.columns["valid"][slots].all()):
                 return self._there(batch)
 
     def _between(self, first: torch.Tensor, end: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from plaudit.data.episode import SUCCESS, UNKNOWN, Episode, EpisodeSource
 from plaudit.envs.base import Headline
 from plaudit.errors import DataError
-from plaudit.rl.buffers.replay_buffer import Replay, check_room, layout_of
+from plaudit.rl.buffers.replay_buffer import ReplayBuffer, check_room, layout_of
 from plaudit.rl.observations import flat, obs_dim
 from plaudit.rl.reward_source import Layout
 
@@ -76,7 +76,7 @@ def demonstrations(
     device: torch.device | str,
     tell: Callable[[Episode], Told],
     extras: Layout | None = None,
-) -> Replay:
+) -> ReplayBuffer:
     """A replay that holds some episodes. What does not fit the env is a `DataError` that names the episode.
 
     Args:
@@ -85,14 +85,14 @@ def demonstrations(
         action_space: The env's.
         device: Where it is kept.
         tell: The rewards of an episode, and the extras.
-        extras: As `Replay` takes them.
+        extras: As `ReplayBuffer` takes them.
     """
     slots = sum(episode.length + 1 for episode in episodes) + 2
     dims, actions = obs_dim(obs_space), action_space.shape[0]
     check_room(
         layout_of(dims, actions, extras), slots, torch.device(device), "algorithm.cfg.num_demonstrations", "Take fewer"
     )
-    replay = Replay(slots, 1, dims, actions, device, extras=extras)
+    replay = ReplayBuffer(slots, 1, dims, actions, device, extras=extras)
     for episode in episodes:
         obs, first = _observations(episode, obs_space)
         action = _actions(episode, action_space)[first:]
@@ -104,7 +104,7 @@ def demonstrations(
         replay.add_episode(
             flat(parts),
             action.to(replay.device),
-            {"terminated": terminated, **told, "ended": ended},
+            {"terminated": terminated, **told, "done": ended},
         )
     logger.info(
         "demonstrations: %s transitions; %d of %d demonstrations end in success, %.0f %% of steps rewarded.",

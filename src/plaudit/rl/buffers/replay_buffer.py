@@ -46,7 +46,7 @@ class Batch(NamedTuple):
     next_obs: PolicyObs
 
 
-class Replay:
+class ReplayBuffer:
     """The last transitions of some envs, in a ring for each env. Nothing is allocated after the first moment.
 
     A slot holds one observation and what was done there, so that each observation is stored once: where an action led
@@ -65,9 +65,9 @@ class Replay:
         onto: Where batches are wanted; `None` where it is kept.
 
     Attributes:
-        columns: Everything, (slots, ...) each: `obs/…`, `action`, `reward`, `terminated` (the task was over), `ended`
-            (the episode was, either way), `done` (whether an action was taken here: there is a transition), `version`
-            (of who gave the reward), `number`, and the extras.
+        columns: Everything, (slots, ...) each: `obs/…`, `action`, `reward`, `terminated` (the task was over), `done`
+            (the episode was over, terminated or truncated), `valid` (the slot holds a transition), `reward_id`
+            (fingerprint of the reward function that gave the reward), `number`, and the extras.
         heads: int64 (num_envs,), how many slots each env has filled so far; the next one's is taken modulo `rows`.
         rows: Slots of each env.
     """
@@ -130,7 +130,7 @@ class Replay:
         for name, part in self._parts(obs).items():
             same &= (self.columns[name][slots] == part.to(self.device)).flatten(1).all(1).cpu()
         before = self.slot(self.heads - 1)
-        within = (self.heads > 0) & (self.columns["done"][before] & ~self.columns["ended"][before]).cpu()
+        within = (self.heads > 0) & (self.columns["valid"][before] & ~self.columns["done"][before]).cpu()
         self._skip((within & ~same).nonzero().squeeze(-1))
 
     def add(
@@ -143,7 +143,7 @@ class Replay:
         next_obs: PolicyObs,
         final_obs: PolicyObs | None,
         *,
-        version: int = 0,
+        reward_id: int = 0,
         extras: Mapping[str, torch.Tensor] | None = None,
     ) -> torch.Tensor:
         """Takes in one step of all envs, as a `Step` tells it.
@@ -156,7 +156,7 @@ class Replay:
             truncated: bool (num_envs,).
             next_obs: (num_envs, ...), what is acted on next.
             final_obs: (k, ...), last observations of the k envs that ended, or `None`.
-            version: Of who gave the rewards.
+            reward_id: Fingerprint of the reward function.
             extras: (num_envs, ...) each.
 
         Returns:
@@ -171,12 +171,12 @@ class Replay:
             )
         for name, part in self._parts(obs).items():
             self._write(name, slots, part)
-        told = {"action": action, "reward": reward, "terminated": terminated, "ended": ended, **(extras or {})}
+        told = {"action": action, "reward": reward, "terminated": terminated, "done": ended, **(extras or {})}
         for name, value in told.items():
             self._write(name, slots, value)
-        self.columns["version"][slots] = version
+        self.columns["reward_id"][slots] = reward_id
         self.columns[NUMBER][slots] = self.heads.to(self.device)
-        self.columns["done"][slots] = True
+        self.columns["valid"][slots] = True
         self.size += self.num_envs
         self.heads += 1
         after = self.slot(self.heads)
@@ -193,7 +193,7 @@ class Replay:
         Args:
             obs: (T + 1, ...), or a dict of such.
             action: (T, action_dim).
-            told: (T, ...) of each of `reward`, `terminated`, `ended`, `version` and the extras.
+            told: (T, ...) of each of `reward`, `terminated`, `done`, `reward_id` and the extras.
 
         Returns:
             Where it is, int64 (T,).
@@ -208,7 +208,7 @@ class Replay:
             self._write(name, slots, part)
         for name, value in {"action": action, NUMBER: numbers[:-1], **told}.items():
             self._write(name, slots[:-1], value)
-        self.columns["done"][slots[:-1]] = True
+        self.columns["valid"][slots[:-1]] = True
         self.size += count
         self.heads += count + 1
         return slots[:-1]
@@ -234,7 +234,7 @@ class Replay:
             # Up to the end of the episode or of the task, which another judge may see earlier than the episode had it,
             # or to what is known so far: fewer steps are as right.
             following = self.next(last)
-            goes_on = columns["done"][following] & ~(columns["ended"][last] | columns["terminated"][last])
+            goes_on = columns["valid"][following] & ~(columns["done"][last] | columns["terminated"][last])
             last = torch.where(goes_on, following, last)
             reward = torch.where(goes_on, torch.addcmul(reward, discount, columns["reward"][last]), reward)
             discount = torch.where(goes_on, discount * gamma, discount)
@@ -242,8 +242,8 @@ class Replay:
         return Batch(self.obs(slots), columns["action"][slots], reward, discount, self.obs(self.next(last)))
 
     def reread(self) -> None:
-        """Is called after reading, and before `done` is read: where somebody else writes to the replay, what may have
-        been overwritten meanwhile is taken out of `done`. Nobody does that here.
+        """Is called after reading, and before `valid` is read: where somebody else writes to the replay, what may have
+        been overwritten meanwhile is taken out of `valid`. Nobody does that here.
         """
 
     def obs(self, slots: torch.Tensor) -> PolicyObs:
@@ -275,7 +275,7 @@ class Replay:
         envs = self._envs[:, None].expand_as(numbers)
         known = numbers >= 0
         slots = self.slot(numbers[known], envs[known]).to(self.device)
-        return slots[self.columns["done"][slots]]
+        return slots[self.columns["valid"][slots]]
 
     def _parts(self, obs: PolicyObs) -> dict[str, torch.Tensor]:
         """Observations by the names of their columns."""
@@ -291,9 +291,9 @@ class Replay:
 
     def _free(self, slots: torch.Tensor) -> None:
         """Forgets what was in some slots."""
-        done = self.columns["done"]
-        self.size -= int(done[slots].sum())
-        done[slots] = False
+        valid = self.columns["valid"]
+        self.size -= int(valid[slots].sum())
+        valid[slots] = False
 
     def _skip(self, envs: torch.Tensor) -> None:
         """Some envs leave a slot without an action."""
@@ -313,26 +313,26 @@ class Replay:
         while len(found) < count:
             wanted = int((count - len(found)) * 1.05 * limit / self.size) + 16
             tried = torch.randint(limit, (wanted,), device=self.device)
-            found = torch.cat([found, tried[self.columns["done"][tried]]])
+            found = torch.cat([found, tried[self.columns["valid"][tried]]])
         return found[:count]
 
 
 def slots_of(capacity: int, num_envs: int) -> int:
-    """How many slots a `Replay` has: as many for each env."""
+    """How many slots a `ReplayBuffer` has: as many for each env."""
     return max(3, -(-capacity // num_envs)) * num_envs
 
 
 def layout_of(obs_dim: ObsDim, action_dim: int, extras: Layout | None = None) -> Layout:
-    """Name to the shape of one slot and the type of every column of a `Replay`, with its arguments."""
+    """Name to the shape of one slot and the type of every column of a `ReplayBuffer`, with its arguments."""
     shapes = {"": (obs_dim,)} if isinstance(obs_dim, int) else obs_dim
     return {
         **{OBS + key: (shape, torch.uint8 if len(shape) == 3 else torch.float32) for key, shape in shapes.items()},
         "action": ((action_dim,), torch.float32),
         "reward": ((), torch.float32),
         "terminated": ((), torch.bool),
-        "ended": ((), torch.bool),
         "done": ((), torch.bool),
-        "version": ((), torch.int32),
+        "valid": ((), torch.bool),
+        "reward_id": ((), torch.int32),
         NUMBER: ((), torch.int64),
         **(extras or {}),
     }

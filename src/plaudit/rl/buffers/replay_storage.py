@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from plaudit.errors import CheckpointError, ConfigError, OutputError
-from plaudit.rl.buffers.replay_buffer import NUMBER, Allocate, Replay, bytes_of, check_room, layout_of, slots_of
+from plaudit.rl.buffers.replay_buffer import NUMBER, Allocate, ReplayBuffer, bytes_of, check_room, layout_of, slots_of
 from plaudit.rl.checkpoint import check_complete
 from plaudit.rl.observations import ObsDim
 from plaudit.rl.reward_source import Layout
@@ -44,7 +44,7 @@ LAST = "last"
 class Keeper(Protocol):
     """Keeps a replay on the disk."""
 
-    replay: Replay
+    replay: ReplayBuffer
 
     def changed(self, *columns: str) -> None:
         """Takes note that columns have changed in all slots, the old ones too."""
@@ -70,9 +70,10 @@ def open_replay(
     storage: Literal["memory", "disk"] = "memory",
     folder: Path | None = None,
     allocate: Allocate | None = None,
-) -> tuple[Replay, Keeper | None]:
-    """A replay that lives in memory or in files, with the other arguments of `Replay`, and who keeps it in `folder`:
-    nobody where that is `None`. `allocate` gives the memory.
+) -> tuple[ReplayBuffer, Keeper | None]:
+    """Make a replay buffer in memory or in files, and its storage in `folder` (`None` if there is no folder).
+
+    The other arguments are those of `ReplayBuffer`.
     """
     if storage == "disk" and folder is None:
         raise ConfigError("algorithm.cfg.storage is 'disk', but this run has no folder to keep it in.")
@@ -87,11 +88,11 @@ def open_replay(
     dims = capacity, num_envs, obs_dim, action_dim
     if storage == "disk" and folder is not None:
         files = MappedFiles(folder)
-        files.replay = Replay(*dims, extras=extras, allocate=files.allocate, onto=device)
+        files.replay = ReplayBuffer(*dims, extras=extras, allocate=files.allocate, onto=device)
         return files.replay, files
     if allocate is not None:  # It is taken when it is written to, and so the replay itself does not ask for room.
         check_room(layout, slots, device)
-    replay = Replay(*dims, device, extras=extras, allocate=allocate)
+    replay = ReplayBuffer(*dims, device, extras=extras, allocate=allocate)
     return replay, None if folder is None else ReplayLog(replay, folder)
 
 
@@ -106,7 +107,7 @@ class ReplayLog:
         last: Number of the newest file.
     """
 
-    def __init__(self, replay: Replay, folder: Path) -> None:
+    def __init__(self, replay: ReplayBuffer, folder: Path) -> None:
         self.replay, self.folder = replay, folder
         self.last = 0
         self._saved = torch.zeros_like(replay.heads)
@@ -149,7 +150,7 @@ class ReplayLog:
         # through that time once more, but whoever only looks at an old checkpoint takes nothing from the newest.
         replay = self.replay
         _check_same(replay, state)
-        for name in ("done", NUMBER):
+        for name in ("valid", NUMBER):
             replay.columns[name].zero_()
         self._outlived += self.folder.glob(f".*{SUFFIX}")  # What a kill left half-written.
         for path in sorted(self.folder.glob(f"[0-9]*{SUFFIX}")):
@@ -162,7 +163,7 @@ class ReplayLog:
             self._heads[number] = _newest(content[NUMBER], envs, replay.num_envs)
             slots = replay.slot(content[NUMBER], envs).to(replay.device)
             # What changed later is of no use where the file is gone that holds the rest of it.
-            whole = "done" in content
+            whole = "valid" in content
             there = whole | (replay.columns[NUMBER][slots] == content[NUMBER].to(replay.device))
             for name, values in content.items():
                 replay.columns[name][slots[there]] = values.to(replay.device)[there]
@@ -188,9 +189,9 @@ class ReplayLog:
         content = {name: self.replay.columns[name][slots].cpu() for name in columns}
         content |= {NUMBER: numbers, _ENV: envs}
         self.replay.reread()
-        there = self.replay.columns["done"][slots].cpu()
-        if "done" in content:
-            content["done"] = there
+        there = self.replay.columns["valid"][slots].cpu()
+        if "valid" in content:
+            content["valid"] = there
         else:  # Of what was overwritten while it was read, nothing is known.
             content = {name: values[there] for name, values in content.items()}
         self.last += 1
@@ -213,7 +214,7 @@ class MappedFiles:
         folder: For the files.
     """
 
-    replay: Replay
+    replay: ReplayBuffer
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -282,7 +283,7 @@ def _reserve(path: Path, size: int) -> None:
                 raise
 
 
-def filled(replay: Replay) -> dict[str, Any]:
+def filled(replay: ReplayBuffer) -> dict[str, Any]:
     """What a replay is and how far it was filled, for a checkpoint."""
     extras = {name: [list(shape), str(kind).removeprefix("torch.")] for name, (shape, kind) in replay.extras.items()}
     obs = {name: list(replay.columns[name].shape[1:]) for name in replay.obs_names}
@@ -291,10 +292,10 @@ def filled(replay: Replay) -> dict[str, Any]:
 
 def replay_for(
     state: Mapping[str, Any], obs_dim: ObsDim, action_dim: int, device: torch.device | str = "cpu"
-) -> Replay:
+) -> ReplayBuffer:
     """An empty replay with as much room as the one that a keeper's `state_dict` is of, for `load` to fill."""
     check_complete(state, PARTS, "the replay")
-    return Replay(
+    return ReplayBuffer(
         state["rows"] * len(state["heads"]), len(state["heads"]), obs_dim, action_dim, device, extras=_extras(state)
     )
 
@@ -303,7 +304,7 @@ def _extras(state: Mapping[str, Any]) -> Layout:
     return {name: (tuple(shape), getattr(torch, kind)) for name, (shape, kind) in state["extras"].items()}
 
 
-def _read(path: Path, replay: Replay) -> dict[str, torch.Tensor]:
+def _read(path: Path, replay: ReplayBuffer) -> dict[str, torch.Tensor]:
     """A file of a replay like this one: all columns of some slots, or those that have changed since."""
     try:
         content = load_file(path)
@@ -313,7 +314,7 @@ def _read(path: Path, replay: Replay) -> dict[str, torch.Tensor]:
             "without what it holds."
         ) from error
     known, wanted = {_ENV, *replay.columns}, {_ENV, NUMBER}
-    differs = (known if "done" in content else wanted) - set(content) or set(content) - known
+    differs = (known if "valid" in content else wanted) - set(content) or set(content) - known
     if differs:
         name = min(differs)
         raise CheckpointError(
@@ -340,7 +341,7 @@ def _check_storage(state: Mapping[str, Any], ours: str) -> None:
         )
 
 
-def _check_same(replay: Replay, state: Mapping[str, Any]) -> None:
+def _check_same(replay: ReplayBuffer, state: Mapping[str, Any]) -> None:
     if len(state["heads"]) != replay.num_envs or state["rows"] != replay.rows:
         raise CheckpointError(
             f"the replay of the checkpoint has {state['rows']} slots for each of {len(state['heads'])} envs, but here "
@@ -363,7 +364,7 @@ def _check_same(replay: Replay, state: Mapping[str, Any]) -> None:
         )
 
 
-def _tell_missing(replay: Replay, state: Mapping[str, Any], folder: Path) -> None:
+def _tell_missing(replay: ReplayBuffer, state: Mapping[str, Any], folder: Path) -> None:
     """Says how much of a replay was not found again; where that is all of it, going on would be another run."""
     kept, found = state["size"], len(replay)
     if kept and not found:
@@ -382,11 +383,11 @@ def _tell_missing(replay: Replay, state: Mapping[str, Any], folder: Path) -> Non
         )
 
 
-def _forget(replay: Replay) -> None:
+def _forget(replay: ReplayBuffer) -> None:
     """Leaves only those transitions whose slots hold what belongs there by the heads; counts them anew."""
     rows = torch.arange(replay.rows)[:, None]
     # The newest number up to the head's that lies in each row of each env.
     newest = replay.heads - (replay.heads - rows) % replay.rows
     held = replay.columns[NUMBER].cpu().view(replay.rows, replay.num_envs)
-    replay.columns["done"] &= ((held == newest) & (newest < replay.heads)).flatten().to(replay.device)
-    replay.size = int(replay.columns["done"].sum())
+    replay.columns["valid"] &= ((held == newest) & (newest < replay.heads)).flatten().to(replay.device)
+    replay.size = int(replay.columns["valid"].sum())

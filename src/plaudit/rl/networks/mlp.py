@@ -97,7 +97,7 @@ class Normalizer(nn.Module):
         """(n, size) to zero mean and unit variance, clipped."""
         return ((x - self.mean) * self.scale).clamp_(-self.clip, self.clip)
 
-    def settle(self) -> None:
+    def freeze(self) -> None:
         """Has the statistics stay as they are, now and where they are loaded again: as if they were of very many."""
         if self.count > 0:
             self.count.fill_(SETTLED)

@@ -74,11 +74,11 @@ class ActorCritic(BoxPolicy):
         self.to(self.device)
 
     @torch.no_grad()
-    def take_over(self) -> None:
+    def on_pretrained_loaded(self) -> None:
         # The networks know the numbers as they were normalised. A clone has statistics of a few demonstrations: moved
         # to what it sees when it acts by itself, it would lose all that it can do in some rollouts, unlearned.
         if self.normalizer is not None:
-            self.normalizer.settle()
+            self.normalizer.freeze()
         if self.config.resume_log_std is not None:
             self.log_std.fill_(self.config.resume_log_std)
 

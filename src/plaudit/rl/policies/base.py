@@ -64,7 +64,7 @@ class Policy(nn.Module, ABC):
         """Fills what is to start from other weights than random ones. Called where training begins, and not where the
         weights come from a checkpoint: what it once started from need not be there any more."""
 
-    def take_over(self) -> None:
+    def on_pretrained_loaded(self) -> None:
         """Called where training begins with the weights of another run, after those are loaded."""
 
     @classmethod

@@ -89,7 +89,7 @@ class SACPolicy(BoxPolicy):
         return cls(obs_space, action_space, device, config, make_actor, critics, encoder)
 
     @torch.no_grad()
-    def take_over(self) -> None:
+    def on_pretrained_loaded(self) -> None:
         if self.config.resume_log_std is not None:  # For all observations alike, until it is learned.
             actions = len(self.reach)
             self.actor.weights[-1][..., actions:] = 0.0
