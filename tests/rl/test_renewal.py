@@ -94,7 +94,7 @@ def test_the_same_model_gives_the_same_rewards_again(
     buffer = sac_of(trainer).buffer
     buffer.columns["reward"].fill_(77.0)
     buffer.columns["reward_id"].fill_(UNSETTLED)
-    assert module.renew(buffer, env) and not module.renew(buffer, env)
+    assert module.relabel_replay(buffer, env) and not module.relabel_replay(buffer, env)
     assert (column(trainer, "reward_id") == env.reward_fingerprint).all()
     for name, value in before.items():
         torch.testing.assert_close(column(trainer, name), value)
@@ -230,9 +230,9 @@ def test_a_renewal_that_is_interrupted_is_begun_again(monkeypatch: pytest.Monkey
 
         patched.setattr(env, "again", breaks)
         with pytest.raises(KeyboardInterrupt):
-            module.renew(buffer, env)
+            module.relabel_replay(buffer, env)
     env.swap(manager(), 1)  # Back, as after a resume from a checkpoint of before.
-    assert module.renew(buffer, env)
+    assert module.relabel_replay(buffer, env)
     assert torch.equal(buffer.columns["reward"], before)
 
 

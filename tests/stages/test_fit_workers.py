@@ -62,16 +62,16 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[fit_workers.Worker]:
+def started(monkeypatch: pytest.MonkeyPatch) -> list[fit_workers.FitProcess]:
     """All workers that a test starts."""
-    workers: list[fit_workers.Worker] = []
-    before = fit_workers.Worker.__init__
+    workers: list[fit_workers.FitProcess] = []
+    before = fit_workers.FitProcess.__init__
 
-    def init(worker: fit_workers.Worker, *args: Any) -> None:
+    def init(worker: fit_workers.FitProcess, *args: Any) -> None:
         workers.append(worker)
         before(worker, *args)
 
-    monkeypatch.setattr(fit_workers.Worker, "__init__", init)
+    monkeypatch.setattr(fit_workers.FitProcess, "__init__", init)
     return workers
 
 
@@ -83,7 +83,7 @@ def run(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, 
 
 
 def test_shards_end_in_an_artifact_that_one_process_goes_on_from(
-    here: Path, capfd: pytest.CaptureFixture[str], started: list[fit_workers.Worker]
+    here: Path, capfd: pytest.CaptureFixture[str], started: list[fit_workers.FitProcess]
 ) -> None:
     code, result, shown = run(
         capfd, "fit", "data", *SMALL, f"{KEYS}.training_backend=fsdp", f"{KEYS}.output_checkpoint=one.pt"
@@ -101,7 +101,7 @@ def test_shards_end_in_an_artifact_that_one_process_goes_on_from(
 
 
 def test_all_end_when_one_dies_and_its_reason_is_told_once(
-    here: Path, capfd: pytest.CaptureFixture[str], started: list[fit_workers.Worker]
+    here: Path, capfd: pytest.CaptureFixture[str], started: list[fit_workers.FitProcess]
 ) -> None:
     (here / "frail.py").write_text(FRAIL)
     words = ["runtime.imports=[frail]", "reward.model.model_type=frail", f"{KEYS}.training_backend=ddp"]
@@ -117,11 +117,15 @@ OURS = "import time; from plaudit.errors import DataError; from plaudit.pipeline
 WAITS = MEET + "import time; time.sleep(100)"
 ENDS = MEET + OURS + "pipe.send(w.Done(dict(steps=3)))"
 DIES = MEET + "import os; os._exit(7)"
-COMPLAINS = MEET + OURS + "pipe.send(w.Failure(DataError('no data')))"
-LOSES_TOUCH = MEET + OURS + "pipe.send(w.Failure(RuntimeError('lost touch'), 'a trace', 2, 5.0)); time.sleep(100)"
-BREAKS = MEET + OURS + "pipe.send(w.Failure(RuntimeError('KeyError: 1'), 'another trace', 2, 4.0)); time.sleep(100)"
+COMPLAINS = MEET + OURS + "pipe.send(w.WorkerFailure(DataError('no data')))"
+LOSES_TOUCH = MEET + OURS + "pipe.send(w.WorkerFailure(RuntimeError('lost touch'), 'a trace', 2, 5.0)); time.sleep(100)"
+BREAKS = (
+    MEET + OURS + "pipe.send(w.WorkerFailure(RuntimeError('KeyError: 1'), 'another trace', 2, 4.0)); time.sleep(100)"
+)
 OBEYS = (
-    MEET + OURS + "import signal; signal.signal(signal.SIGINT, lambda *_: pipe.send(w.Failure(KeyboardInterrupt()))); "
+    MEET
+    + OURS
+    + "import signal; signal.signal(signal.SIGINT, lambda *_: pipe.send(w.WorkerFailure(KeyboardInterrupt()))); "
     "signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT]); "
     "pipe.send(__import__('logging').makeLogRecord(dict(msg='ready', levelno=30))); time.sleep(100)"
 )
@@ -132,7 +136,7 @@ def watch(monkeypatch: pytest.MonkeyPatch, *codes: str, asked: bool = False) -> 
     workers = []
     for rank, code in enumerate(codes):
         monkeypatch.setattr(fit_workers, "CODE", code)
-        workers.append(fit_workers.Worker(FitJob(FitConfig(), True), Seat("", rank, len(codes), rank, len(codes))))
+        workers.append(fit_workers.FitProcess(FitJob(FitConfig(), True), Seat("", rank, len(codes), rank, len(codes))))
     interrupt = GracefulInterrupt()
     if asked:
         workers[0].listen()  # It is ready to be interrupted.
@@ -169,7 +173,7 @@ def test_the_first_is_told_of_ctrl_c(monkeypatch: pytest.MonkeyPatch, caplog: py
 
 def test_a_worker_ends_with_its_starter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fit_workers, "CODE", MEET + OURS + "w._follow(pipe)")
-    worker = fit_workers.Worker(FitJob(FitConfig(), True), Seat("", 0, 1, 0, 1))
+    worker = fit_workers.FitProcess(FitJob(FitConfig(), True), Seat("", 0, 1, 0, 1))
     worker.pipe.close()
     assert worker.process.wait(60) == 1
 

@@ -113,7 +113,7 @@ def test_after_a_refresh_every_reward_is_the_new_models(tmp_path: Path, monkeypa
     seen = Watcher(monkeypatch)
     settings = config(recipe, f"reward.checkpoint_path={model}", "reward.audit.on_alarm=refresh")
     result = train(settings, quiet=True)
-    assert seen.versions[0] == 1 < seen.versions[-1] == result["audit"]["reward_id"]
+    assert seen.versions[0] == 1 < seen.versions[-1] == result["audit"]["version"]
 
     # It made a difference, in what was tried and in what was shown.
     first = managed(settings, model)
