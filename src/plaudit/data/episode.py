@@ -1,4 +1,4 @@
-"""One episode: frames with a label each, and what happened between them."""
+"""Episode data types: labelled frames, actions and states, and how they are read."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from plaudit.errors import DataError
 
 SUCCESS, FAILURE, UNKNOWN = 1, 0, -1
-"""What a label may be."""
+"""The values of a label."""
 
 LabelSource = Literal["simulator", "person", "rule", "unknown"]
-"""Who says whether a frame shows success."""
+"""The origin of a label that says whether a frame shows success."""
 
 Frames = NDArray[np.uint8]
 """(n, H, W, 3)."""
@@ -25,26 +25,27 @@ Frames = NDArray[np.uint8]
 
 @dataclass(frozen=True, eq=False)
 class Episode:
-    """Frame and label are the same instant. Instant t is the state after t actions; instant 0 is the reset.
+    """One episode: labelled frames and the actions, states and rewards between them.
 
-    Arrays may be memory-mapped, and are not to be written to.
+    A frame and its label belong to the same instant. Instant t is the state after t actions; instant 0 is the reset.
+    Arrays may be memory-mapped and must not be written to.
 
     Attributes:
-        id: Unique in its data set and fit for a file's name.
+        id: Unique in its data set and valid as a file name.
         frames: Camera name to uint8 (n, H, W, 3); every camera has the same n frames.
         labels: int8 (n,): `SUCCESS`, `FAILURE` or `UNKNOWN`.
-        frame_index: int32 (n,), the instant of each frame, strictly ascending within 0..length. Frames may be few of
-            the episode's instants.
+        frame_index: int32 (n,), the instant of each frame, strictly ascending within 0..length. Frames may cover only
+            some of the episode's instants.
         length: T, the number of actions.
-        success: Whether the episode as a whole succeeded at some time, where that is known beyond the labels.
-        label_source: Who gave the labels.
-        flags: Other things known of each frame (`grasp`), int8 (n,) with the labels' values.
-        state: float32 (T + 1, k); (T, k) where the reset was not recorded; `None` where nothing was.
+        success: Whether the episode succeeded at any time, if that is known independently of the labels.
+        label_source: Origin of the labels.
+        flags: Further annotations of each frame (`grasp`), int8 (n,) with the same values as labels.
+        state: float32 (T + 1, k); (T, k) if the reset was not recorded; `None` if no state was.
         actions: float32 (T, a), or `None`.
         rewards: float32 (T,), or `None`.
         terminated: bool (T,), or `None`.
         truncated: bool (T,), or `None`.
-        meta: What else is known (env, seed, actor, policy step, fps), as JSON values.
+        meta: Further metadata (env, seed, actor, policy step, fps), as JSON values.
     """
 
     id: str
@@ -64,30 +65,35 @@ class Episode:
 
     @property
     def positive(self) -> bool:
-        """Whether this is a success: the env said so once, or a frame is labelled so."""
+        """True if the env reported success once or any frame is labelled a success."""
         return bool(self.success) or bool((self.labels == SUCCESS).any())
 
     @property
     def cameras(self) -> tuple[str, ...]:
-        """Names, sorted."""
+        """Camera names, sorted."""
         return tuple(sorted(self.frames))
 
     def __len__(self) -> int:
-        """How many frames there are, of each camera."""
+        """Return the number of frames per camera."""
         return len(self.labels)
 
     def state_at(self, instants: NDArray[np.integer[Any]]) -> NDArray[np.float32] | None:
-        """States (m, k) at some instants; `None` where there are none, or none of an asked-for reset."""
+        """Return the states (m, k) at the given instants.
+
+        `None` if the episode has no states, or if `instants` includes a reset that was not recorded.
+        """
         if self.state is None:
             return None
+
+        # Without a recorded reset, row 0 is instant 1.
         rows = np.asarray(instants) - (self.length + 1 - len(self.state))
         return self.state[rows] if (rows >= 0).all() else None
 
     def check(self, where: str | Path = "") -> Episode:
-        """Returns itself if all its parts fit together, or raises a `DataError` that names the part.
+        """Validate the episode and return it; raise a `DataError` that names the invalid part.
 
         Args:
-            where: The file that it comes from, for the message.
+            where: The file that the episode comes from, for the error message.
         """
         place = f"{where}: " if where else ""
 
@@ -97,21 +103,30 @@ class Episode:
 
         need(bool(self.id) and not set(self.id) & set("/\\\0") and not self.id.startswith("."), "id", "is not a name")
         need(bool(self.frames), "frames", "has no camera")
-        count, steps = len(self.labels), self.length
+        count = len(self.labels)
+        steps = self.length
         need(count > 0, "frames", "is empty")
+
+        # Every camera has one frame per label.
         for camera, pixels in self.frames.items():
             shape = pixels.shape
             fits = pixels.dtype == np.uint8 and len(shape) == 4 and shape[3] == 3 and min(shape) > 0
             need(fits, f"frames['{camera}']", "must be uint8 (n, H, W, 3), not {} {}", pixels.dtype, shape)
             need(shape[0] == count, f"frames['{camera}']", f"has {shape[0]} frames, but there are {count} labels")
+
+        # Flags share shape and values with the labels.
         for name, values in {"labels": self.labels, **self.flags}.items():
             need(values.dtype == np.int8 and values.shape == (count,), name, f"must be int8 ({count},)")
             need(bool(((values >= UNKNOWN) & (values <= SUCCESS)).all()), name, "may only be 1, 0 or -1")
+
         index = self.frame_index
         need(index.dtype == np.int32 and index.shape == (count,), "frame_index", f"must be int32 ({count},)")
         need(bool((np.diff(index) > 0).all()), "frame_index", "must ascend")
         need(index[0] >= 0 and index[-1] <= steps, "frame_index", f"must lie within 0..{steps}, the episode's length")
+
         need(self.label_source in get_args(LabelSource), "label_source", f"must be one of {get_args(LabelSource)}")
+
+        # Arrays per step; the state may have one more row, the reset.
         for name, kind, lengths in (
             ("state", np.float32, (steps, steps + 1)),
             ("actions", np.float32, (steps,)),
@@ -121,25 +136,26 @@ class Episode:
         ):
             value = getattr(self, name)
             if value is not None:
-                # A dtype's name takes longer to make than all the rest of this takes to check.
+                # The message is formatted only on failure: a dtype's name takes longer to make than all other checks.
                 need(value.dtype == kind, name, "must be {}, not {}", np.dtype(kind), value.dtype)
                 dims = 2 if name in ("state", "actions") else 1
                 fits = value.ndim == dims and len(value) in lengths
                 need(fits, name, f"has shape {value.shape}, but the episode has {steps} steps")
+
         return self
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What is known of an episode without opening its frames.
+    """Summary of an episode that is available without opening its frames.
 
     Attributes:
-        id: As the episode's.
+        id: The episode's id.
         labels: int8 (n,).
-        positive: Whether it is a success.
+        positive: Whether the episode is a success.
         cameras: Camera name to (height, width).
-        label_source: As the episode's.
-        whole: Whether it is one of those of which all frames were to be kept, where of others only some are.
+        label_source: The episode's label source.
+        whole: Whether the episode was drawn to keep all of its frames, while others keep only some.
     """
 
     id: str
@@ -151,19 +167,19 @@ class Summary:
 
 
 def summarise(episode: Episode) -> Summary:
-    """The summary of an episode that is at hand."""
+    """Return the summary of a loaded episode."""
     cameras = {name: (pixels.shape[1], pixels.shape[2]) for name, pixels in episode.frames.items()}
     whole = bool(episode.meta.get("whole"))
     return Summary(episode.id, np.array(episode.labels), episode.positive, cameras, episode.label_source, whole)
 
 
 class EpisodeSource(Sequence[Episode]):
-    """Episodes somewhere on the disk, each read when it is asked for.
+    """Sequence of episodes on disk, each read when it is accessed.
 
     Attributes:
-        path: Where they are.
+        path: The folder or file of the data set.
         format: The layout's name.
-        notes: What a reader of the data should know: labels that were moved, things the layout could not hold.
+        notes: Caveats for users of the data: labels that were moved, fields that the layout could not hold.
     """
 
     path: Path
@@ -172,10 +188,14 @@ class EpisodeSource(Sequence[Episode]):
 
     @abstractmethod
     def read(self, index: int) -> Episode:
-        """The episode at 0 <= index < len(self), checked; a `DataError` names the file where it is damaged."""
+        """Return the validated episode at 0 <= index < len(self).
+
+        Raises:
+            DataError: The episode is damaged; the message names the file.
+        """
 
     def summaries(self) -> list[Summary]:
-        """A line on every episode. Reads all of them, unless the layout has an index."""
+        """Return a summary of every episode. Reads all of them, unless the layout has an index."""
         return [summarise(episode) for episode in self]
 
     @overload
@@ -197,7 +217,7 @@ class EpisodeSource(Sequence[Episode]):
 
 @dataclass(frozen=True)
 class Counts:
-    """How much a data set holds."""
+    """Numbers of episodes and frames in a data set."""
 
     positive: int = 0
     negative: int = 0
@@ -207,26 +227,26 @@ class Counts:
 
     @property
     def episodes(self) -> int:
-        """All of them."""
+        """Number of episodes, positive and negative."""
         return self.positive + self.negative
 
 
 class EpisodeWriter(Protocol):
-    """Somewhere that episodes are written to: the store, or another system's layout."""
+    """Destination for episodes: the store, or another system's layout."""
 
     @property
     def counts(self) -> Counts:
-        """What is there, that of earlier runs included."""
+        """Counts of the episodes written so far, including earlier runs."""
 
     def add(self, episodes: Sequence[Episode]) -> int:
-        """Writes some episodes, which are on the disk when this returns; those that are there already are left alone.
+        """Write episodes; all are on disk when this returns. Existing episodes are left unchanged.
 
         Returns:
-            How many were new.
+            The number of new episodes.
         """
 
     def __contains__(self, item: object) -> bool:
-        """Whether an episode, or the one with this id, is there."""
+        """Return whether an episode, given as such or by its id, has been written."""
 
     def positives(self, beginning: str) -> int:
-        """How many positive episodes are there whose ids begin so."""
+        """Return the number of positive episodes whose ids start with `beginning`."""

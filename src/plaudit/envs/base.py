@@ -1,4 +1,7 @@
-"""The env contract: `VecEnv` and `Step`, and `TaskEnv`, which does the bookkeeping for envs written here."""
+"""Env contract: `VecEnv` and `Step`, and the base class `TaskEnv`.
+
+`TaskEnv` implements the bookkeeping (time limit, auto-reset, final observations) of the envs in this package.
+"""
 
 from __future__ import annotations
 
@@ -17,41 +20,43 @@ Obs: TypeAlias = dict[str, torch.Tensor]
 """One batch of observations: `state` float32 (n, d), cameras uint8 (n, H, W, 3)."""
 
 Frames: TypeAlias = dict[str, torch.Tensor]
-"""Camera name to uint8 (n, H, W, 3)."""
+"""One batch of images: camera name to uint8 (n, H, W, 3)."""
 
 FrameMode: TypeAlias = Literal["none", "terminal", "always"]
-"""Which frames are rendered: none, the last one of each episode, or all."""
+"""Frames to render: none, the last one of each episode, or all."""
 
 Headline: TypeAlias = Literal["success_once", "success_at_end"]
-"""The success metric that says most about a task."""
+"""Success metric that is most informative for a task."""
 
 
 STAGGERED = 10
-"""Groups of envs that start their first episode at different points."""
+"""Number of env groups that start their first episode at different time steps."""
 
 
 @dataclass(slots=True)
 class Step:
-    """What one step of a `VecEnv` returns. Unpacks as Gymnasium's five: obs, reward, terminated, truncated, info.
+    """Result of one `VecEnv` step.
+
+    Unpacks as Gymnasium's five values: obs, reward, terminated, truncated, info.
 
     Attributes:
-        obs: Observations to act on next; for envs that ended, the first of their next episode.
+        obs: Observations to act on next; for envs whose episode ended, the first one of the next episode.
         reward: float32 (num_envs,).
-        terminated: bool (num_envs,), the task itself ended: do not bootstrap.
-        truncated: bool (num_envs,), the clock ended it: bootstrap from `final_obs`.
-        success: bool (num_envs,), ground truth of the state that the action led to, or `None` where there is none.
-        looks_done: bool (num_envs,), whether one picture of that state would look like success, which it also does
-            where only motion or time tells the difference; `None` where a picture shows all that `success` asks for.
-        final_obs: True last observations of the envs that ended, rows in the order of `ended`; `None` if none did.
-        frames: Pictures of the same instants as `obs`, in mode `always`.
-        final_frames: Pictures of the same instants as `final_obs`, in modes `terminal` and `always`.
+        terminated: bool (num_envs,), the task itself ended the episode: do not bootstrap.
+        truncated: bool (num_envs,), the time limit ended the episode: bootstrap from `final_obs`.
+        success: bool (num_envs,), ground truth of the state after the action, or `None` if there is none.
+        looks_done: bool (num_envs,), true if a single image of that state looks like success, including states that
+            differ from success only in motion or time; `None` if an image shows everything that `success` requires.
+        final_obs: True last observations of the envs that ended, rows in the order of `ended`; `None` if none ended.
+        frames: Images of the same instants as `obs`, in mode `always`.
+        final_frames: Images of the same instants as `final_obs`, in modes `terminal` and `always`.
         rewards: Named terms of the reward, float32 (num_envs,) each.
         metrics: Named measurements, float32 (num_envs,) each.
-        env_reward: float32 (num_envs,), the env's own reward where `reward` is somebody else's; else `None`.
-        verdict: bool (num_envs,), whether that somebody takes the state that the action led to for a success; `None`
-            where nobody was asked. `success` stays the truth.
-        snapshot: (num_envs, k), of the states that the actions led to, the last ones of episodes too, once
-            `request_snapshots` has asked for them; else `None`.
+        env_reward: float32 (num_envs,), the env's own reward if `reward` comes from a reward model; else `None`.
+        verdict: bool (num_envs,), true if the reward model classifies the state after the action as a success; `None`
+            if there is no reward model. `success` stays the ground truth.
+        snapshot: (num_envs, k), snapshots of the states after the actions, including the last states of episodes, once
+            enabled by `request_snapshots`; else `None`.
     """
 
     obs: Obs
@@ -71,17 +76,17 @@ class Step:
 
     @property
     def done(self) -> torch.Tensor:
-        """Bool (num_envs,): ended either way."""
+        """Bool (num_envs,): terminated or truncated."""
         return self.terminated | self.truncated
 
     @property
     def ended(self) -> torch.Tensor:
-        """int64 (k,): indices of the envs that ended."""
+        """Indices of the envs whose episode ended, int64 (k,)."""
         return self.done.nonzero().squeeze(-1)
 
     @property
     def info(self) -> dict[str, Any]:
-        """Everything beyond the first four, as Gymnasium users expect it."""
+        """Gymnasium-style info dict with everything beyond the first four values."""
         return {
             "rewards": self.rewards,
             "metrics": self.metrics,
@@ -102,11 +107,11 @@ class Step:
 
 @dataclass(frozen=True)
 class Reading:
-    """Where a quantity that the robot itself can measure stands in `state`.
+    """Location in `state` of a quantity that the robot itself can measure.
 
     Attributes:
-        index: Its place.
-        scale: `state` holds the quantity times this.
+        index: Index into `state`.
+        scale: Factor by which the quantity is multiplied in `state`.
     """
 
     index: int
@@ -114,24 +119,24 @@ class Reading:
 
 
 class VecEnv(ABC):
-    """A batch of envs that step together and reset themselves.
+    """Batch of envs that step together and reset automatically.
 
     Attributes:
-        num_envs: How many envs step together.
-        device: Where observations, rewards and actions live.
+        num_envs: Number of envs that step together.
+        device: Device of observations, rewards and actions.
         observation_space: Space of *one* env: a `Dict` with `state` and/or camera names.
         action_space: Space of *one* env: a `Box`.
         max_episode_steps: Steps after which an episode is truncated, or `None`.
-        cameras: Names of the cameras that can be rendered.
-        headline: The success metric that says most about this task.
-        fps: Steps in a second of the real thing, for videos.
-        can_save_state: Whether `state_dict` and `load_state_dict` give an exact resume.
-        can_snapshot: Whether `snapshot` and `render_snapshots` draw an instant after it has passed, and steps have a
-            `snapshot` where `request_snapshots` asks for it, as those of a `TaskEnv` do by themselves.
-        can_restart: Whether `restart` begins new episodes on request.
-        real_time: Whether the world goes on while nobody acts, as a real one does: then nobody may be kept waiting.
-        readings: Quantities that can be read off `state`, by name, for guards on a learned reward.
-        success_hint: Where `Step.success` is `None`: what somebody who wants it can do.
+        cameras: Names of the cameras that `render` supports.
+        headline: Success metric that is most informative for this task.
+        fps: Control steps per second of simulated or real time, for videos.
+        can_save_state: True if `state_dict` and `load_state_dict` give an exact resume.
+        can_snapshot: True if `snapshot` and `render_snapshots` can render an instant after it has passed, and steps
+            have a `snapshot` once `request_snapshots` enables them (`TaskEnv` implements the latter).
+        can_restart: True if `restart` can start new episodes on request.
+        real_time: True if the world goes on between actions, as a physical one does, so that the actor must not wait.
+        readings: Quantities that can be read from `state`, by name, for guards on a learned reward.
+        success_hint: If `Step.success` is `None`: advice to the user on how to obtain it.
     """
 
     num_envs: int
@@ -151,21 +156,25 @@ class VecEnv(ABC):
 
     @abstractmethod
     def reset(self, seed: int | None = None) -> tuple[Obs, dict[str, Any]]:
-        """Starts a new episode in every env; the same seed gives the same episodes.
+        """Start a new episode in every env; the same seed gives the same episodes.
 
         Returns:
-            The observations, and an info dict with `frames` in mode `always`.
+            The observations, and an info dict, which has `frames` in mode `always`.
         """
 
     @abstractmethod
     def step(self, action: torch.Tensor) -> Step:
-        """Advances every env by one action, float32 (num_envs, action_dim); ended envs start anew."""
+        """Advance every env by one action and reset the envs whose episode ended.
 
-    def close(self) -> None:  # noqa: B027 - most envs hold nothing
-        """Gives back what the env holds: threads, GL contexts, processes."""
+        Args:
+            action: float32 (num_envs, action_dim).
+        """
+
+    def close(self) -> None:  # noqa: B027 - most envs hold no resources
+        """Release the env's resources: threads, GL contexts, processes."""
 
     def restart(self, ids: torch.Tensor) -> Obs:
-        """Ends the episodes of the envs `ids`, int64 (n,), where they are, and begins new ones.
+        """Abort the current episodes of the envs `ids`, int64 (n,), and start new ones.
 
         Returns:
             The first observations of the new episodes, rows in the order of `ids`.
@@ -173,56 +182,67 @@ class VecEnv(ABC):
         raise EnvError(f"{type(self).__name__} cannot begin episodes on request; see can_restart.")
 
     def request_frames(self, mode: FrameMode) -> None:
-        """Says which frames are wanted from now on; no others are rendered."""
+        """Set which frames are rendered from now on; no others are."""
         if mode != "none":
             raise EnvError(f"{type(self).__name__} has no cameras, so it cannot give frames ('{mode}').")
 
     def render(self, ids: torch.Tensor | None = None) -> Frames:
-        """Pictures of the present state of the envs `ids`, int64 (n,); of all of them by default."""
+        """Return images of the current state of the envs `ids`, int64 (n,); default all."""
         raise EnvError(f"{type(self).__name__} has no cameras, so it cannot be rendered.")
 
     def snapshot(self) -> torch.Tensor:
-        """Numbers (num_envs, k) from which the present state can be drawn later: whoever needs few of many frames
-        then draws only those.
+        """Return snapshots (num_envs, k) from which the current state can be rendered later.
+
+        A consumer that needs only a few of many frames then renders only those.
         """
         raise EnvError(f"{type(self).__name__} takes no snapshots; see can_snapshot.")
 
     def request_snapshots(self, wanted: bool) -> None:
-        """Says whether every `Step` is to have a snapshot of the states that it led to, from now on."""
+        """Enable or disable snapshots of the resulting states in every `Step` from now on."""
         if wanted:
-            but = "says can_snapshot, but has no request_snapshots" if self.can_snapshot else "takes no snapshots"
-            raise EnvError(f"{type(self).__name__} {but}; see VecEnv.can_snapshot.")
+            reason = "says can_snapshot, but has no request_snapshots" if self.can_snapshot else "takes no snapshots"
+            raise EnvError(f"{type(self).__name__} {reason}; see VecEnv.can_snapshot.")
 
     def render_snapshots(self, snapshots: torch.Tensor) -> Frames:
-        """What `render` would have given at the instants of some snapshots (n, k), of any envs of this kind."""
+        """Render snapshots (n, k), of any envs of this kind, as `render` would have at their instants."""
         raise EnvError(f"{type(self).__name__} takes no snapshots; see can_snapshot.")
 
     def portrait(self, ids: torch.Tensor) -> torch.Tensor:
-        """Pictures for people of the envs `ids`, uint8 (n, H, W, 3): the first camera's, unless there are better."""
+        """Return images of the envs `ids` for human viewers, uint8 (n, H, W, 3).
+
+        These are the first camera's images unless an env provides better ones.
+        """
         return next(iter(self.render(ids).values()))
 
-    def stagger(self) -> None:  # noqa: B027 - an env that cannot just starts in step
-        """Spreads the envs over their first episode, right after `reset`, so that a rollout holds all its phases."""
+    def stagger(self) -> None:  # noqa: B027 - an env without support starts all episodes together
+        """Spread the envs over the phases of their first episode, right after `reset`.
+
+        A rollout then contains all phases of an episode.
+        """
 
     def open_viewer(self) -> None:
-        """Opens a window on the first env."""
+        """Open a viewer window for the first env."""
         raise EnvError(f"{type(self).__name__} has no viewer; set runtime.headless to true.")
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that an exact resume needs, where `can_save_state`."""
+        """Return everything that an exact resume needs; requires `can_save_state`."""
         raise EnvError(f"{type(self).__name__} cannot save its state.")
 
     def load_state_dict(self, state: dict[str, Any]) -> Obs:
-        """Puts back what `state_dict` gave and returns the observations to act on next."""
+        """Restore a `state_dict` and return the observations to act on next."""
         raise EnvError(f"{type(self).__name__} cannot load a state.")
 
     def check_action(self, action: torch.Tensor) -> None:
-        """Raises an `EnvError` that names both shapes, or the env with a non-finite action."""
+        """Raise an `EnvError` if the action's shape is wrong or a value is not finite.
+
+        The message names both shapes, or the env with the non-finite action.
+        """
         expected = (self.num_envs, *self.action_space.shape)
         if tuple(action.shape) != expected:
             raise EnvError(
                 f"action has shape {tuple(action.shape)}, but this env takes {expected} (num_envs, action_dim)."
             )
+
         if not torch.isfinite(action).all():
             bad = int((~torch.isfinite(action)).any(-1).nonzero()[0])
             raise NonFiniteError(f"action for env {bad} is not finite: {action[bad].tolist()}.")
@@ -230,7 +250,7 @@ class VecEnv(ABC):
 
 @dataclass(slots=True)
 class Outcome:
-    """What a `TaskEnv` says of one control step, before the clock and resets are applied.
+    """Result of one `TaskEnv` control step, before the time limit and resets are applied.
 
     Attributes:
         reward: float32 (num_envs,).
@@ -250,9 +270,9 @@ class Outcome:
 
 
 class TaskEnv(VecEnv):
-    """A `VecEnv` that does the clock, the automatic reset, final observations and frames for its subclass.
+    """Base class that implements time limit, auto-reset, final observations and frames.
 
-    A subclass sets `num_envs`, `device` and the spaces in its constructor, and writes `start` (new episodes in some
+    A subclass sets `num_envs`, `device` and the spaces in its constructor, and implements `start` (new episodes in some
     envs), `advance` (one control step for all) and `observe`. `max_episode_steps` is applied here.
     """
 
@@ -267,20 +287,20 @@ class TaskEnv(VecEnv):
 
     @abstractmethod
     def start(self, ids: torch.Tensor, seed: int | None = None) -> None:
-        """Begins a new episode in the envs `ids`, int64 (n,). With `seed`, restarts the random numbers first."""
+        """Start a new episode in the envs `ids`, int64 (n,); reseed first if `seed` is given."""
 
     @abstractmethod
     def advance(self, action: torch.Tensor) -> Outcome:
-        """Moves every env by one checked action, float32 (num_envs, action_dim)."""
+        """Advance every env by one validated action, float32 (num_envs, action_dim)."""
 
     @abstractmethod
     def observe(self, ids: torch.Tensor | None = None) -> Obs:
-        """Observations of the present state of the envs `ids`, of all by default. New tensors, not views."""
+        """Return observations of the envs `ids`, default all, as new tensors, not views."""
 
     def reset(self, seed: int | None = None) -> tuple[Obs, dict[str, Any]]:
-        everyone = torch.arange(self.num_envs)
+        env_ids = torch.arange(self.num_envs)
         self.clock = torch.zeros(self.num_envs, dtype=torch.int64)
-        self.start(everyone, seed)
+        self.start(env_ids, seed)
         obs = self.observe()
         return obs, {"frames": self._frames(obs) if self.frame_mode == "always" else None}
 
@@ -288,12 +308,16 @@ class TaskEnv(VecEnv):
         self.check_action(action)
         if len(self.clock) != self.num_envs:
             raise EnvError("step() was called before reset(); reset the env first.")
+
         outcome = self.advance(action)
+
+        # Apply the time limit; a terminated episode is never also truncated.
         self.clock += 1
         truncated = torch.zeros_like(outcome.terminated)
         if self.max_episode_steps is not None:
             truncated = (self.clock >= self.max_episode_steps).to(self.device) & ~outcome.terminated
-        # Copies, since an outcome may be views of arrays that the next episode's start overwrites.
+
+        # Clone, because an outcome may hold views of arrays that the start of the next episode overwrites.
         step = Step(
             obs={},
             reward=outcome.reward.clone(),
@@ -304,6 +328,8 @@ class TaskEnv(VecEnv):
             rewards=outcome.rewards,
             metrics=outcome.metrics,
         )
+
+        # Snapshots and final observations must be taken before the reset replaces the last states.
         if self.gives_snapshots:
             step.snapshot = self.snapshot()
         ended = step.ended
@@ -311,35 +337,37 @@ class TaskEnv(VecEnv):
             step.final_obs = self.observe(ended)
             if self.frame_mode != "none":
                 step.final_frames = self._frames(step.final_obs, ended)
-            self._start_anew(ended)
+            self._start_episodes(ended)
+
         step.obs = self.observe()
         if self.frame_mode == "always":
             step.frames = self._frames(step.obs)
         return step
 
     def restart(self, ids: torch.Tensor) -> Obs:
-        self._start_anew(ids)
+        self._start_episodes(ids)
         return self.observe(ids)
 
-    def _start_anew(self, ids: torch.Tensor) -> None:
+    def _start_episodes(self, ids: torch.Tensor) -> None:
+        """Start new episodes in the envs `ids` and reset their step counters."""
         self.clock[ids.cpu()] = 0
         self.start(ids)
 
     def _frames(self, obs: Obs, ids: torch.Tensor | None = None) -> Frames:
-        """Pictures of the instants that `obs` shows; those that it holds already are not drawn again."""
+        """Return images of the instants of `obs`, reusing those that it already contains."""
         if all(camera in obs for camera in self.cameras):
             return {camera: obs[camera] for camera in self.cameras}
         return self.render(ids)
 
     def stagger(self) -> None:
-        # Where every episode has the same length, envs that start together end together, for ever. A few groups are
-        # enough, and cheaper than an env or two that start anew at every step.
+        # If all episodes have the same length, envs that start together stay in phase for ever. A few groups are
+        # enough, and cheaper than resetting an env or two at every step.
         if self.max_episode_steps is not None:
             groups = min(STAGGERED, self.max_episode_steps)
             self.clock = self._groups(groups) * self.max_episode_steps // groups
 
     def _groups(self, count: int) -> torch.Tensor:
-        """Which of so many groups each env is in, int64 (num_envs,): those of a group start together."""
+        """Return each env's group index, int64 (num_envs,); a group starts together."""
         return torch.arange(self.num_envs) * count // self.num_envs
 
     def request_snapshots(self, wanted: bool) -> None:

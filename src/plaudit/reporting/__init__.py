@@ -1,4 +1,7 @@
-"""What people look at: the live display, films and curves. Heavy libraries are imported when something is drawn."""
+"""Output for people: live progress display, videos and learning curves.
+
+Heavy libraries are imported only when something is drawn.
+"""
 
 from plaudit.reporting.learning_curves import plot_curves
 from plaudit.reporting.progress import ProgressDisplay

@@ -1,4 +1,4 @@
-"""Web pages that are one file: pictures are inside, nothing is fetched."""
+"""Self-contained HTML pages: images are embedded and nothing is fetched."""
 
 from __future__ import annotations
 
@@ -36,11 +36,18 @@ figcaption { font-size: .75rem; color: var(--soft); overflow-wrap: anywhere; }
 
 
 KINDS = {".png": "image/png", ".jpg": "image/jpeg", ".mp4": "video/mp4"}
-"""Files that a page can hold, and what browsers call them."""
+"""File extensions that a page can embed, with their MIME types."""
 
 
 def write_page(path: str | Path, title: str, parts: Iterable[str], style: str = STYLE) -> None:
-    """Writes a page from parts that are HTML already; the title is text. Folders are made."""
+    """Write a page from parts.
+
+    Args:
+        path: File to write; parent directories are created.
+        title: Title as plain text, which is escaped.
+        parts: Contents of the body, already HTML.
+        style: Style sheet.
+    """
     text = (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -53,25 +60,25 @@ def write_page(path: str | Path, title: str, parts: Iterable[str], style: str = 
 
 
 def tag(name: str, text: str, kind: str = "") -> str:
-    """An element around some text, with a class of the style where one is given."""
-    mark = f' class="{kind}"' if kind else ""
-    return f"<{name}{mark}>{escape(text)}</{name}>"
+    """Return an element around escaped text, with a CSS class if `kind` is set."""
+    attribute = f' class="{kind}"' if kind else ""
+    return f"<{name}{attribute}>{escape(text)}</{name}>"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of texts."""
+    """Return a table of texts, which are escaped."""
     lines = ["".join(tag("th", cell) for cell in head)]
     lines += ["".join(tag("td", cell) for cell in row) for row in rows]
     return "<table>\n" + "\n".join(f"<tr>{line}</tr>" for line in lines) + "\n</table>"
 
 
 def bullets(items: Sequence[str]) -> str:
-    """A list of texts."""
+    """Return a bullet list of texts, which are escaped; empty if there are none."""
     return "<ul>\n" + "\n".join(tag("li", item) for item in items) + "\n</ul>" if items else ""
 
 
 def tiles(pictures: Sequence[Tile]) -> str:
-    """Pictures side by side, each with its caption below it."""
+    """Return images side by side, each above its caption; empty if there are none."""
     figures = "\n".join(
         f'<figure><img src="{_inline(tile)}" alt="{escape(", ".join(tile.caption))}" '
         f'style="border-color:rgb{tile.colour}">'
@@ -82,21 +89,21 @@ def tiles(pictures: Sequence[Tile]) -> str:
 
 
 def strip(row: Strip) -> str:
-    """A titled row of pictures; nothing where it is empty."""
+    """Return a titled row of images; empty if there are none."""
     return tag("h3", row.title) + tiles(row.tiles) if row.tiles else ""
 
 
 def data_uri(path: str | Path) -> str:
-    """A file as an address that holds all of it."""
+    """Return a file as a base64 data URI."""
     path = Path(path)
     return f"data:{KINDS[path.suffix]};base64,{base64.b64encode(path.read_bytes()).decode()}"
 
 
 def _inline(tile: Tile) -> str:
-    """A picture as a data URI."""
+    """Return the frame of a tile as a PNG data URI, shrunk if too high."""
     from PIL import Image
 
     buffer = io.BytesIO()
-    small = np.ascontiguousarray(enlarge(tile.frame, tall=1, tallest=TALLEST))
-    Image.fromarray(small).save(buffer, format="PNG", optimize=True)
+    frame = np.ascontiguousarray(enlarge(tile.frame, tall=1, tallest=TALLEST))
+    Image.fromarray(frame).save(buffer, format="PNG", optimize=True)
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()

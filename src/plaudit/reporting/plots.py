@@ -1,6 +1,6 @@
-"""Charts as HTML: lines are SVG that stretches with the page, all text is text, and hovering tells the numbers.
+"""Charts as HTML, with SVG lines, HTML text and the numbers on hover.
 
-Text inside an SVG would shrink with it, so that on a phone nobody could read it; here only lines are in it.
+The SVG stretches with the page. It holds only lines: text inside it would shrink with it and be unreadable on a phone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 from plaudit.reporting.progress import compact
 
 Colour: TypeAlias = Literal["one", "two", "three", "quiet"]
-"""Names of the style's colours, which differ in brightness and for every kind of colour vision."""
+"""Colour names of the style sheet; they differ in brightness and for every kind of colour vision."""
 
 STYLE = """
 .chart { margin: 1rem 0 1.4rem; } .chart figcaption { font-weight: 600; font-size: .95rem; color: var(--ink); }
@@ -56,14 +56,14 @@ STYLE = """
 
 @dataclass(frozen=True)
 class Series:
-    """One line.
+    """One line of a chart.
 
     Attributes:
-        label: What it is.
-        steps: Where it has values, ascending.
-        values: As many.
-        colour: Its colour.
-        thin: Whether it is in the background, without dots and not in the legend: many values that jump.
+        label: Name in the legend and on hover.
+        steps: Steps of the values, ascending.
+        values: Values, one per step.
+        colour: Colour of the line.
+        thin: Whether to draw it in the background, without dots or legend; for many noisy values.
     """
 
     label: str
@@ -74,33 +74,40 @@ class Series:
 
 
 def line_chart(title: str, series: Sequence[Series], *, axis: str, share: bool = False) -> str:
-    """Lines over steps; nothing where there are no values.
+    """Return a line chart over steps as HTML; empty if there are no values.
 
     Args:
-        title: Above it.
-        series: The lines; later ones are in front.
-        axis: What the steps are.
-        share: Values are from 0 to 1 and shown in percent.
+        title: Title above the chart.
+        series: The lines; later ones are drawn in front.
+        axis: Name of the step axis.
+        share: Whether values range from 0 to 1 and are shown in percent.
     """
-    drawn = [one for one in series if len(one.steps)]
-    if not drawn:
+    lines = [line for line in series if len(line.steps)]
+    if not lines:
         return ""
-    ticks = [0.0, 0.25, 0.5, 0.75, 1.0] if share else nice_ticks(_all(drawn, "values"))
-    stops = nice_ticks([0.0, *_all(drawn, "steps")])
-    left, right = 0.0, max(_all(drawn, "steps")) or 1.0
+
+    # Axis ranges: steps always start at 0; values span the ticks.
+    ticks = [0.0, 0.25, 0.5, 0.75, 1.0] if share else nice_ticks(_all(lines, "values"))
+    stops = nice_ticks([0.0, *_all(lines, "steps")])
+    left, right = 0.0, max(_all(lines, "steps")) or 1.0
     low, high = ticks[0], ticks[-1]
 
+    # Positions in percent of the plot's width and height.
     def across(step: float) -> float:
         return 100 * (step - left) / (right - left)
 
     def up(value: float) -> float:
         return 100 * (min(max(value, low), high) - low) / (high - low)
 
-    say: Callable[[float], str] = (lambda value: f"{value:.0%}") if share else compact
-    named = [one for one in drawn if not one.thin]
-    legend = "".join(f'<span class="{one.colour}">{escape(one.label)}</span>' for one in named if len(named) > 1)
+    as_text: Callable[[float], str] = (lambda value: f"{value:.0%}") if share else compact
+
+    # A single line needs no legend.
+    bold = [line for line in lines if not line.thin]
+    legend = "".join(f'<span class="{line.colour}">{escape(line.label)}</span>' for line in bold if len(bold) > 1)
+
+    # From back to front: grid and labels, lines, dots, hover columns.
     parts = [
-        *(f'<div class="rule" style="bottom:{up(tick):.2f}%"><span>{say(tick)}</span></div>' for tick in ticks),
+        *(f'<div class="rule" style="bottom:{up(tick):.2f}%"><span>{as_text(tick)}</span></div>' for tick in ticks),
         *(
             f'<span class="mark" style="left:{across(stop):.2f}%">{compact(stop)}</span>'
             for stop in stops
@@ -108,21 +115,22 @@ def line_chart(title: str, series: Sequence[Series], *, axis: str, share: bool =
         ),
         f'<span class="axis">{escape(axis)}</span>',
         '<svg viewBox="0 0 100 100" preserveAspectRatio="none" aria-hidden="true">',
-        *(_path(one, across, up) for one in drawn),
+        *(_path(line, across, up) for line in lines),
         "</svg>",
-        *(_dots(one, across, up) for one in drawn if not one.thin),
-        *_hits(drawn, across, share),
+        *(_dots(line, across, up) for line in bold),
+        *_hits(lines, across, share),
     ]
+
     return (
         f'<figure class="chart"><figcaption>{escape(title)}</figcaption><div class="legend">{legend}</div>'
-        f'<div class="plot" role="img" aria-label="{escape(_in_words(title, drawn, share))}">\n'
+        f'<div class="plot" role="img" aria-label="{escape(_alt_text(title, lines, share))}">\n'
         + "\n".join(parts)
         + "\n</div></figure>"
     )
 
 
 def interval(rate: float, low: float, high: float, colour: Colour = "one") -> str:
-    """A share as a bar from 0 to 100 %, with the interval that the truth is in."""
+    """Return a rate as a bar from 0 to 100 %, with its confidence interval, as HTML."""
     return (
         f'<span class="range {colour}" title="{rate:.1%}, between {low:.1%} and {high:.1%}">'
         f'<b style="width:{100 * rate:.2f}%"></b><u style="left:{100 * low:.2f}%;width:{100 * (high - low):.2f}%"></u>'
@@ -131,58 +139,77 @@ def interval(rate: float, low: float, high: float, colour: Colour = "one") -> st
 
 
 def nice_ticks(values: Sequence[float], count: int = 5) -> list[float]:
-    """Round numbers, evenly spaced, from at or below the least value to at or above the greatest."""
+    """Return evenly spaced round numbers that enclose all values.
+
+    The first is at or below the smallest value, the last at or above the largest.
+    """
     low, high = min(values), max(values)
     if low == high:
         low, high = low - 0.5, high + 0.5
-    raw = (high - low) / count
-    unit = 10.0 ** math.floor(math.log10(raw))
-    step = unit * next(factor for factor in (1, 2, 2.5, 5, 10) if factor * unit >= raw * (1 - 1e-9))
+
+    # The smallest round step that needs no more than `count` intervals; the tolerances absorb rounding errors.
+    exact = (high - low) / count
+    unit = 10.0 ** math.floor(math.log10(exact))
+    step = unit * next(factor for factor in (1, 2, 2.5, 5, 10) if factor * unit >= exact * (1 - 1e-9))
+
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [number * step for number in range(first, last + 1)]
 
 
 def _all(series: Sequence[Series], name: str) -> list[float]:
-    return [float(value) for one in series for value in getattr(one, name)]
+    """Return the numbers of one attribute of all series, in one list."""
+    return [float(value) for line in series for value in getattr(line, name)]
 
 
-def _path(one: Series, across: Callable[[float], float], up: Callable[[float], float]) -> str:
-    points = zip(one.steps, one.values, strict=True)
-    line = " L".join(f"{across(step):.2f} {100 - up(value):.2f}" for step, value in points)
-    return f'<path class="{one.colour}{" thin" * one.thin}" d="M{line}"/>'
+def _path(line: Series, across: Callable[[float], float], up: Callable[[float], float]) -> str:
+    """Return the SVG path of a line; SVG counts y downwards."""
+    points = zip(line.steps, line.values, strict=True)
+    coordinates = " L".join(f"{across(step):.2f} {100 - up(value):.2f}" for step, value in points)
+    return f'<path class="{line.colour}{" thin" * line.thin}" d="M{coordinates}"/>'
 
 
-def _dots(one: Series, across: Callable[[float], float], up: Callable[[float], float]) -> str:
+def _dots(line: Series, across: Callable[[float], float], up: Callable[[float], float]) -> str:
+    """Return the dots of a line as HTML."""
     return "".join(
-        f'<i class="dot {one.colour}" style="left:{across(step):.2f}%;bottom:{up(value):.2f}%"></i>'
-        for step, value in zip(one.steps, one.values, strict=True)
+        f'<i class="dot {line.colour}" style="left:{across(step):.2f}%;bottom:{up(value):.2f}%"></i>'
+        for step, value in zip(line.steps, line.values, strict=True)
     )
 
 
 def _hits(series: Sequence[Series], across: Callable[[float], float], share: bool) -> list[str]:
-    """Invisible columns, one around each step that has a dot, that show the numbers there."""
-    bold = [one for one in series if not one.thin] or list(series)
-    steps = sorted({float(step) for one in bold for step in one.steps})
+    """Return invisible columns around the steps with dots that show the numbers on hover.
+
+    If all lines are thin, the columns are around their steps.
+    """
+    bold = [line for line in series if not line.thin] or list(series)
+
+    # A column reaches half-way to the neighbouring steps, in percent of the width.
+    steps = sorted({float(step) for line in bold for step in line.steps})
     places = [across(step) for step in steps]
     edges = [0.0, *((a + b) / 2 for a, b in pairwise(places)), 100.0]
+
     columns = []
     for step, place, start, stop in zip(steps, places, edges, edges[1:], strict=False):
-        lines = [f"step {step:,.0f}"]
-        for one in bold:
-            values = dict(zip(map(float, one.steps), one.values, strict=True))
+        # Tooltip: the step, then every line that has a value there.
+        texts = [f"step {step:,.0f}"]
+        for line in bold:
+            values = dict(zip(map(float, line.steps), line.values, strict=True))
             if step in values:
-                lines.append(f"{one.label}: {values[step]:.1%}" if share else f"{one.label}: {values[step]:.4g}")
+                texts.append(f"{line.label}: {values[step]:.1%}" if share else f"{line.label}: {values[step]:.4g}")
+
+        # Position of the step inside its column; the tooltip leans so that it stays inside the plot.
         at = 100 * (place - start) / (stop - start) if stop > start else 0
         columns.append(
             f'<i class="hit" style="left:{start:.2f}%;width:{stop - start:.2f}%;--at:{at:.1f}%;--lean:-{place:.0f}%" '
-            f'data-tip="{escape(chr(10).join(lines))}"></i>'
+            f'data-tip="{escape(chr(10).join(texts))}"></i>'
         )
     return columns
 
 
-def _in_words(title: str, series: Sequence[Series], share: bool) -> str:
-    """What the chart shows, for those who do not see it."""
-    ends = [
-        f"{one.label} ends at {one.values[-1]:.1%}" if share else f"{one.label}: {one.values[-1]:.4g}" for one in series
+def _alt_text(title: str, series: Sequence[Series], share: bool) -> str:
+    """Return a description of the chart for screen readers."""
+    last_values = [
+        f"{line.label} ends at {line.values[-1]:.1%}" if share else f"{line.label}: {line.values[-1]:.4g}"
+        for line in series
     ]
-    return f"{title}: {', '.join(ends)}"
+    return f"{title}: {', '.join(last_values)}"

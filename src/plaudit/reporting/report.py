@@ -1,4 +1,7 @@
-"""The report of a run: one web page to send to a colleague. What it shows is decided by what is handed to it."""
+"""Report of a run: one self-contained web page to send to a colleague.
+
+The caller decides what it shows; this module only lays it out.
+"""
 
 from __future__ import annotations
 
@@ -67,20 +70,20 @@ footer { margin-top: 3rem; padding-top: 1rem; border-top: 1px solid var(--line);
 )
 
 LARGEST = 24 * 2**20
-"""Bytes of the largest file that goes into the page; of larger ones it says where they are."""
+"""Size in bytes of the largest file to embed in the page; larger files are only named."""
 
 
 @dataclass(frozen=True)
 class Rate:
-    """True success of one policy.
+    """True success rate of one policy.
 
     Attributes:
-        name: Whose.
-        about: What it was taught by.
-        rate: Share of episodes.
-        low, high: 95 % bounds of it.
-        episodes: Of so many.
-        colour: The same in every chart.
+        name: Name of the policy.
+        about: What the policy was trained on.
+        rate: Share of successful episodes.
+        low, high: Bounds of the 95 % interval of the rate.
+        episodes: Number of episodes evaluated.
+        colour: Colour of the policy, the same in every chart.
     """
 
     name: str
@@ -94,13 +97,13 @@ class Rate:
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture or a film in a file.
+    """Image or video file with a caption.
 
     Attributes:
-        path: PNG, JPEG or mp4.
-        caption: Below it.
+        path: PNG, JPEG or mp4 file.
+        caption: Text below it.
         kind: `figure` for a drawing on white, `pixels` for frames that must stay sharp.
-        full: Whether it takes the whole width; where that is too little, on a phone, it is moved sideways.
+        full: Whether it takes the whole width; if that is too narrow, as on a phone, it scrolls sideways.
     """
 
     path: Path
@@ -111,7 +114,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Table:
-    """Texts in columns."""
+    """Table of texts, with a head row."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -119,17 +122,17 @@ class Table:
 
 @dataclass(frozen=True)
 class Section:
-    """One part of the page below the result.
+    """One section of the page, below the result.
 
     Attributes:
-        id: Its anchor.
-        title: Its heading.
-        lead: A paragraph that says what there is to see.
-        charts: HTML of `plots`.
-        notes: Warnings: how grave (`good`, `look`, `bad`), and the words.
-        tables: Of numbers.
-        pictures: Below all that.
-        texts: Titles of long texts, which are folded away, and the texts.
+        id: Anchor for links.
+        title: Heading.
+        lead: Opening paragraph that says what the section shows.
+        charts: HTML from `plots`.
+        notes: Warnings as pairs of severity (`good`, `look`, `bad`) and text.
+        tables: Tables of numbers.
+        pictures: Images and videos, below everything above.
+        texts: Long texts as pairs of title and text, collapsed by default.
     """
 
     id: str
@@ -143,22 +146,22 @@ class Section:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing but the heading."""
+        """True if there is nothing but the heading and the lead."""
         return not (any(self.charts) or self.notes or self.tables or self.pictures or self.texts)
 
 
 @dataclass(frozen=True)
 class Report:
-    """A whole report.
+    """Contents of a report.
 
     Attributes:
-        title: What was taught.
-        about: When, where, how long: one line.
-        summary: What was learned, in a paragraph.
-        rates: True success, a row each.
-        film: Of the policy that it is all about.
-        sections: All else; those that are empty are left out.
-        made_by: Versions, for the last line.
+        title: Task that was trained.
+        about: One line with date, place and duration.
+        summary: Paragraph with the result.
+        rates: True success rates, one row per policy.
+        film: Video of the policy that the report is about.
+        sections: All further sections; empty ones are left out.
+        made_by: Software versions, for the footer.
     """
 
     title: str
@@ -171,17 +174,21 @@ class Report:
 
 
 def write_report(path: str | Path, report: Report) -> None:
-    """Writes the page, with everything in it."""
+    """Write the report as one HTML file with everything embedded."""
+    # Empty sections get neither a heading nor a link.
     sections = [section for section in report.sections if not section.empty]
     links = "".join(f'<a href="#{section.id}">{escape(section.title)}</a>' for section in sections)
-    film = "" if report.film is None else picture(report.film)
+
+    # Without a video the result takes the whole width.
+    video = "" if report.film is None else picture(report.film)
+
     parts = [
         f"<header>{page.tag('p', 'Plaudit report', 'kicker')}{page.tag('h1', report.title)}"
         f"{page.tag('p', report.about, 'soft')}<nav>{links}</nav></header>",
         "<main>",
-        f'<div class="hero{"" if film else " alone"}" id="result"><div>{page.tag("p", report.summary, "lead")}',
+        f'<div class="hero{"" if video else " alone"}" id="result"><div>{page.tag("p", report.summary, "lead")}',
         rates_table(report.rates),
-        f"</div>{film}</div>",
+        f"</div>{video}</div>",
         *map(_section, sections),
         "</main>",
         page.tag("footer", report.made_by),
@@ -190,50 +197,69 @@ def write_report(path: str | Path, report: Report) -> None:
 
 
 def rates_table(rates: Sequence[Rate]) -> str:
-    """One row for each policy, all of as many episodes: who, how often it succeeds, and how sure that is."""
+    """Return a table of success rates with their intervals, one row per policy.
+
+    All policies must be evaluated on the same number of episodes. Empty if there are no rates.
+    """
     if not rates:
         return ""
+
     rows = [
         f"<tr><td>{escape(rate.name)}<small>{escape(rate.about)}</small></td>"
         f'<td class="bar">{plots.interval(rate.rate, rate.low, rate.high, rate.colour)}</td>'
         f'<td class="big">{rate.rate:.1%}<small>{rate.low:.1%} – {rate.high:.1%}</small></td></tr>'
         for rate in rates
     ]
+
     about = f"As the simulator tells it, over {rates[0].episodes:,} fresh episodes each, with 95% intervals."
     head = '<tr><th>policy</th><th class="bar"></th><th>true success</th></tr>'
     return f'<table class="rates">{head}{"".join(rows)}</table>{page.tag("p", about, "soft")}'
 
 
 def picture(one: Picture) -> str:
-    """A picture or a film with its caption; where the file is too large, only where it is."""
+    """Return an image or video with its caption as HTML.
+
+    A file larger than `LARGEST` is not embedded; the caption then names it.
+    """
     if one.path.stat().st_size > LARGEST:
         return page.tag("p", f"{one.caption} ({one.path.name} is too large for this page)", "soft")
+
     source = page.data_uri(one.path)
     if one.path.suffix == ".mp4":
-        shown = f'<video src="{source}" controls autoplay muted loop playsinline></video>'
+        element = f'<video src="{source}" controls autoplay muted loop playsinline></video>'
     else:
-        shown = f'<img src="{source}" alt="{escape(one.caption)}">'
+        element = f'<img src="{source}" alt="{escape(one.caption)}">'
+
+    # The strip scrolls sideways if the page is too narrow.
     if one.full:
-        shown = f'<div class="strip">{shown}</div>'
+        element = f'<div class="strip">{element}</div>'
     full = " full" if one.full else ""
-    return f'<figure class="card {one.kind}{full}">{shown}{page.tag("figcaption", one.caption)}</figure>'
+    return f'<figure class="card {one.kind}{full}">{element}{page.tag("figcaption", one.caption)}</figure>'
 
 
 def timing(rows: Iterable[tuple[str, str, float, int]]) -> Table:
-    """Stages as a table: name, when it began, seconds, and how often it was begun."""
+    """Return a table of stages from name, start time, seconds and number of tries.
+
+    The table has a column of notes only if a stage was resumed.
+    """
     lines = [
         [name, started, duration(seconds), "" if tries == 1 else f"stopped and resumed, {tries} tries"]
         for name, started, seconds, tries in rows
     ]
-    noted = any(line[3] for line in lines)
-    return Table(["stage", "began", "took", *["note"] * noted], [line if noted else line[:3] for line in lines])
+    has_notes = any(line[3] for line in lines)
+    cells = [line if has_notes else line[:3] for line in lines]
+    return Table(["stage", "began", "took", *["note"] * has_notes], cells)
 
 
 def _section(section: Section) -> str:
-    small = not all(one.full for one in section.pictures)
+    """Return a section as HTML."""
+    # Tables share a row with a picture unless all pictures take the whole width.
+    has_small_pictures = not all(item.full for item in section.pictures)
     tables = "".join(f'<div class="wide">{page.table(table.head, table.rows)}</div>' for table in section.tables)
-    cards = f'<div class="card{"" if small else " full"}">{tables}</div>' if tables else ""
+    cards = f'<div class="card{"" if has_small_pictures else " full"}">{tables}</div>' if tables else ""
     cards += "".join(map(picture, section.pictures))
+
+    # Every part is optional; the long texts are collapsed.
     return "\n".join(
         [
             f'<article id="{section.id}">{page.tag("h2", section.title)}',

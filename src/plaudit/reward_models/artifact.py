@@ -42,7 +42,7 @@ from plaudit.vision.pretrained import load_weights, read_checkpoint, weights_of
 logger = logging.getLogger("plaudit")
 
 SCHEMA = 1
-"""Of the files. A reader refuses newer ones."""
+"""Version of the file format. Newer versions are refused."""
 
 DOCUMENT = "artifact.json"
 WEIGHTS = "model.safetensors"
@@ -67,14 +67,14 @@ class Sample:
     labels: NDArray[np.int8]
 
     def encode(self) -> bytes:
-        """The content of its file."""
+        """Return the content of the sample's file."""
         arrays = {f"frames.{camera}": np.ascontiguousarray(pixels) for camera, pixels in self.frames.items()}
         content: bytes = write_arrays({**arrays, "labels": self.labels})
         return content
 
     @classmethod
     def decode(cls, content: bytes) -> Sample:
-        """What `encode` wrote."""
+        """Read the content that `encode` returned."""
         arrays = read_arrays(content)
         labels = arrays.pop("labels")
         return cls({name.removeprefix("frames."): pixels for name, pixels in arrays.items()}, labels)
@@ -82,7 +82,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class FileEntry:
-    """How long a file is, and the SHA-256 of what is in it."""
+    """Size of a file in bytes, and the SHA-256 of its content."""
 
     bytes: int
     sha256: str
@@ -90,7 +90,7 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class ThresholdEntry:
-    """A `Choice` of threshold, with what follows from it written out for readers."""
+    """A `Choice` of threshold as stored, with its derived values written out for readers."""
 
     value: float
     hold: int
@@ -107,7 +107,7 @@ class ThresholdEntry:
 
     @classmethod
     def of(cls, choice: Choice) -> ThresholdEntry:
-        """A choice to be written."""
+        """Create the entry of a choice."""
         decision = choice.decision
         return cls(
             value=decision.threshold,
@@ -125,7 +125,7 @@ class ThresholdEntry:
         )
 
     def choice(self) -> Choice:
-        """The choice that was written."""
+        """Return the choice that the entry was created from."""
         recall = math.nan if self.recall is None else self.recall
         decision = Decision(self.value, self.hold, self.mode, self.release)
         return Choice(decision, self.target, self.false_positives, self.episodes, recall, self.note)
@@ -137,18 +137,18 @@ class Document:
 
     Attributes:
         schema: Version of this layout.
-        id: Hash of all that decides what the model says and when it fires.
+        id: Hash of everything that determines the model's scores and decisions.
         model: The block `reward.model`, complete.
-        normalisation: What is done to pixels before the network: divided by `scale`, less `mean`, divided by `std`.
-        labels: What the labels 1, 0 and -1 stand for, and frames by who gave them.
-        calibration: From logits to probabilities.
-        threshold: `None` where none was chosen, and it is 0.5.
-        measured_on: The split that `metrics` are from; empty where there are none.
-        metrics: As `evaluate` gives them; null where a number could not be measured.
-        data: What the model was fitted to.
-        training: How it went.
-        versions: Of the programs that made it.
-        files: The other files.
+        normalisation: Pixels are divided by `scale`, reduced by `mean` and divided by `std` before the network.
+        labels: Meaning of the labels 1, 0 and -1, and number of frames by label source.
+        calibration: Maps logits to probabilities.
+        threshold: `None` if none was chosen; the threshold is then 0.5.
+        measured_on: Split of the `metrics`; empty if there are none.
+        metrics: Result of `evaluate`; null if a metric could not be measured.
+        data: Description of the training data.
+        training: Summary of the training.
+        versions: Versions of the programs that created the artifact.
+        files: Size and hash of the other files.
     """
 
     schema: int
@@ -166,35 +166,38 @@ class Document:
     files: dict[str, FileEntry]
 
     def true_id(self) -> str:
-        """The id that its content has."""
+        """Compute the id from the content."""
         model_id = hash_of({"model": self.model, "weights": self.files[WEIGHTS].sha256})
         decision = Decision() if self.threshold is None else self.threshold.choice().decision
         return artifact_id(model_id, self.calibration, decision)
 
     def write(self, folder: Path) -> None:
-        """Writes it; what is not a number becomes null, which every reader of JSON understands."""
+        """Write `artifact.json`; NaN and infinity become null, which every JSON reader understands."""
         text = json.dumps(without_nan(to_dict(self)), indent=2, allow_nan=False)
         (folder / DOCUMENT).write_text(text + "\n", encoding="utf-8")
 
 
 def artifact_id(model_id: str, calibration: Calibration, decision: Decision) -> str:
-    """Of a model with its calibration and decision."""
+    """Hash a model's id with its calibration and decision."""
     return hash_of({"model": model_id, "calibration": to_dict(calibration), "decision": to_dict(decision)})
 
 
 def hash_of(values: Mapping[str, Any]) -> str:
-    """Of plain values, by their names; 32 characters."""
+    """Hash plain values, sorted by key, to 32 characters."""
     text = json.dumps(values, sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def entry_of(content: bytes) -> FileEntry:
-    """The entry of a file with this content."""
+    """Return the entry of a file with this content."""
     return FileEntry(len(content), hashlib.sha256(content).hexdigest())
 
 
 def read_document(folder: Path) -> Document:
-    """Reads `artifact.json`; what is wrong with it is a `CheckpointError` that names the file and the field."""
+    """Read `artifact.json`.
+
+    An invalid document raises a `CheckpointError` that names the file and the field.
+    """
     file = folder / DOCUMENT
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
@@ -202,11 +205,15 @@ def read_document(folder: Path) -> Document:
         raise CheckpointError(f"the reward artifact '{folder}' is not whole: it lacks {DOCUMENT}.") from None
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{file}: is damaged, or cannot be read: {error}. Restore it, or fit again.") from error
+
+    # The version comes first: the fields of a newer one are unknown.
     schema = data.get("schema") if isinstance(data, dict) else None
     if not isinstance(schema, int):
         raise CheckpointError(f"{file}: is not of a reward artifact: it has no field 'schema'.")
     if schema > SCHEMA:
         raise CheckpointError(f"{file}: schema is {schema}, and this Plaudit reads up to {SCHEMA}; upgrade it.")
+
+    # The id detects edits made by hand.
     document = _explained(lambda: fill(Document, data, "", str(file)), file)
     if WEIGHTS not in document.files:
         raise CheckpointError(f"{file}: files: lacks '{WEIGHTS}'.")
@@ -215,11 +222,12 @@ def read_document(folder: Path) -> Document:
             f"{file}: id does not match the rest: model, calibration, threshold or files were changed after it was "
             "written. Restore it; for another threshold use reward_threshold, or RewardArtifact.rechoose."
         )
+
     return replace(document, metrics=_with_nan(document.metrics))
 
 
 def _explained(read: Callable[[], T], file: Path) -> T:
-    """What is wrong with the content is an error of the file, not of a config."""
+    """Call `read` and turn its errors into a `CheckpointError` that names the file, not a config."""
     try:
         return read()
     except CheckpointError:
@@ -229,12 +237,14 @@ def _explained(read: Callable[[], T], file: Path) -> T:
 
 
 def read_checked(folder: Path, name: str, entry: FileEntry) -> bytes:
-    """What is in a file, if it is what was written."""
+    """Return the content of a file after checking its size and SHA-256."""
     file = folder / name
     try:
         content = file.read_bytes()
     except OSError as error:
         raise CheckpointError(f"{file}: cannot be read ({error.strerror}). Restore it, or fit again.") from None
+
+    # The size is checked apart, because its message says more than that of a wrong hash.
     if len(content) != entry.bytes:
         raise CheckpointError(
             f"{file}: is damaged: {len(content):,} bytes, but {entry.bytes:,} were written. Restore it, or fit again."
@@ -245,7 +255,7 @@ def read_checked(folder: Path, name: str, entry: FileEntry) -> bytes:
 
 
 def normalisation(model: RewardModel) -> dict[str, Any]:
-    """What a model does to pixels before its network; a model of the user's own may do more."""
+    """Return a model's pixel normalisation; a user-defined model may do more than this."""
     encoder = model.encoder
     if not isinstance(encoder, CameraEncoder) or not encoder.normalize:
         return {"scale": 255.0, "mean": None, "std": None}
@@ -254,7 +264,7 @@ def normalisation(model: RewardModel) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Of the programs that a model's scores depend on."""
+    """Return the versions of the programs that a model's scores depend on."""
     return {
         "plaudit": plaudit.__version__,
         "python": platform.python_version(),
@@ -265,7 +275,7 @@ def versions() -> dict[str, str]:
 
 
 def without_nan(value: Any) -> Any:
-    """Plain data with null for what is not a number."""
+    """Replace NaN and infinity in plain data by `None`."""
     if isinstance(value, Mapping):
         return {str(key): without_nan(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -282,7 +292,7 @@ def _number(value: float) -> float | None:
 
 
 BEST = "best_model"
-"""The artifact in the folder of a fit."""
+"""Name of the artifact's folder within the folder of a fit."""
 
 TRAINING_ONLY = ("use_pretrain", "pretrained_encoder_path", "freeze_encoder", "dropout")
 """Keys of `reward.model` that a finished model no longer depends on."""
@@ -298,23 +308,23 @@ LABELS = {
 
 @dataclass(frozen=True, eq=False)
 class RewardArtifact:
-    """A fitted reward model, with all that is needed to score frames and to know how far to trust the scores.
+    """A fitted reward model with everything needed to score frames and assess the scores.
 
     Attributes:
-        config: The model's, complete.
-        weights: By the model's names, on the CPU.
-        calibration: From its logits to probabilities.
-        choice: The threshold and what it was chosen for; `None` where none was chosen, as in models of others.
-        validation: Scores of the validation split, which the calibration and the threshold are from.
+        config: Complete config of the model.
+        weights: Parameter name to tensor, on the CPU.
+        calibration: Maps logits to probabilities.
+        choice: Threshold and its target; `None` if none was chosen, as for models of other systems.
+        validation: Scores of the validation split, used for the calibration and the threshold.
         test: Scores of the test split.
-        sample: A few validation frames, by which other backends are compared with torch.
-        label_sources: Frames by who gave their label.
-        data: What it was fitted to: counts, settings of the split, a fingerprint. No paths.
-        training: How it went: steps, seconds, settings.
-        measured_on: The split that the metrics are from, `test` or `validation`; empty where there are none.
-        metrics: At the chosen threshold, as `evaluate` gives them.
-        versions: Of the programs that made it.
-        path: The folder, or for a model of others the file, that it was read from or written to; `None` before that.
+        sample: A few validation frames, used to compare other backends with torch.
+        label_sources: Number of frames by label source.
+        data: Training data: counts, settings of the split, a fingerprint. No paths.
+        training: Training summary: steps, seconds, settings.
+        measured_on: Split of the metrics, `test` or `validation`; empty if there are none.
+        metrics: Result of `evaluate` at the chosen threshold.
+        versions: Versions of the programs that created it.
+        path: Folder, or for a model of another system the file, that it was read from or written to; `None` before.
     """
 
     config: RewardModelConfig
@@ -348,16 +358,18 @@ class RewardArtifact:
         training: Mapping[str, Any] | None = None,
         figures: Callable[[Path], object] | None = None,
     ) -> RewardArtifact:
-        """Makes the artifact of a fitted model and writes it. Those arguments that are not explained are attributes.
+        """Create the artifact of a fitted model and write it.
 
-        The metrics are measured here, on the test scores, or on those of validation where there is no test split.
-        `path` is its folder: an artifact that is there is replaced as a whole, and nothing else is. `figures` is called
-        with the folder to draw figures into.
+        The metrics are measured here, on the test scores, or on the validation scores if there is no test split.
+        `path` is the artifact's folder: an existing artifact is replaced as a whole, anything else is not replaced.
+        `figures` is called with the folder to draw figures into. The other arguments are the attributes.
         """
+        # The path of the pretrained encoder is meaningless on other machines, and the weights are stored here.
         config = model.config
-        if isinstance(config, EncodedConfig):  # A path means nothing elsewhere, and the weights are here.
+        if isinstance(config, EncodedConfig):
             config = replace(config, pretrained_encoder_path=None)
-        made = cls(
+
+        artifact = cls(
             config=config,
             weights={name: value.detach().cpu().contiguous().clone() for name, value in model.state_dict().items()},
             calibration=calibration or Calibration(),
@@ -370,21 +382,22 @@ class RewardArtifact:
             training=without_nan(training or {}),
             versions=versions(),
         )
-        return made._measured().save(path, figures)
+        return artifact._measured().save(path, figures)
 
     @classmethod
     def load(cls, path: str | Path, given: Mapping[str, Any] | None = None) -> RewardArtifact:
-        """Reads an artifact, or a reward model that another system trained. Nothing in it can run code.
+        """Read an artifact, or a reward model of another system, without running code from it.
 
         Args:
             path: The artifact's folder, the folder of the fit that made it, one of its `.pt` files, or a foreign
-                checkpoint or its folder. `X.pt` that is not there may be the artifact `X`.
-            given: Keys of `reward.model` that the user wrote, which the model must agree with.
+                checkpoint or its folder. If `X.pt` does not exist, the artifact `X` is read.
+            given: Keys of `reward.model` that the user set; the model must match them.
 
         Raises:
-            CheckpointError: Names the file and the field that is missing, damaged, or does not agree.
+            CheckpointError: Names the file and the field that is missing, damaged or different.
         """
-        path = _meant(Path(path))
+        # An artifact, or the folder of the fit that created it.
+        path = _resolve_artifact(Path(path))
         for folder in (path, path / BEST):
             if (folder / DOCUMENT).exists() or (folder / WEIGHTS).exists():
                 artifact = cls._read(folder)
@@ -395,9 +408,11 @@ class RewardArtifact:
                 f"there is no reward artifact and no checkpoint at '{path}'. Fit one with plaudit fit, or name another "
                 "with reward.checkpoint_path."
             )
-        own = load_single(find_checkpoint(path))
-        if own is not None:
-            artifact = cls(**own, path=path)
+
+        # A `.pt` file of Plaudit, otherwise a checkpoint of another system.
+        fields = load_single(find_checkpoint(path))
+        if fields is not None:
+            artifact = cls(**fields, path=path)
             artifact.check_against(given or {})
             return artifact
         model, notes = load_foreign(path, given)
@@ -406,6 +421,7 @@ class RewardArtifact:
 
     @classmethod
     def _read(cls, folder: Path) -> RewardArtifact:
+        """Read the folder of an artifact and check all of its files."""
         document = read_document(folder)
         contents = {name: read_checked(folder, name, entry) for name, entry in document.files.items()}
         try:
@@ -414,6 +430,7 @@ class RewardArtifact:
             raise CheckpointError(
                 f"{folder / DOCUMENT}: {error} If it is a model of your own, import the module that registers it first."
             ) from None
+
         artifact = cls(
             config=config,
             weights=read_tensors(contents[WEIGHTS]),
@@ -430,13 +447,15 @@ class RewardArtifact:
             versions=document.versions,
             path=folder,
         )
+
+        # Another normalisation of the pixels would change the scores silently.
         if normalisation(artifact.model()) != document.normalisation:
             raise CheckpointError(f"{folder / DOCUMENT}: normalisation is not what this Plaudit does; upgrade it.")
         return artifact
 
     @property
     def cameras(self) -> tuple[str, ...]:
-        """Names, in the order in which the model takes them."""
+        """Camera names, in the order of the model's inputs."""
         return self.config.image_keys
 
     @property
@@ -446,17 +465,17 @@ class RewardArtifact:
 
     @property
     def decision(self) -> Decision:
-        """The threshold, and how probabilities become decisions with it."""
+        """Rule that turns probabilities into decisions, with the threshold."""
         return Decision() if self.choice is None else self.choice.decision
 
     @cached_property
     def model_id(self) -> str:
-        """Hash of config and weights: of all that decides the logits."""
+        """Hash of config and weights, which determine the logits."""
         return hash_of({"model": to_dict(self.config), "weights": entry_of(self._content).sha256})
 
     @cached_property
     def id(self) -> str:
-        """Hash of all that decides what the model says and when it fires; the same wherever it is copied to."""
+        """Hash of everything that determines scores and decisions; the same for every copy."""
         return artifact_id(self.model_id, self.calibration, self.decision)
 
     @cached_property
@@ -465,8 +484,9 @@ class RewardArtifact:
         return content
 
     def model(self) -> RewardModel:
-        """The torch model with its weights, in evaluation mode; a new one each time."""
-        with torch.random.fork_rng(devices=[]):  # Its first weights are random, and nobody's run is to notice.
+        """Build a new torch model with the weights, in evaluation mode."""
+        # The random initial weights must not advance the caller's random state.
+        with torch.random.fork_rng(devices=[]):
             model = build_reward_model(self.config, pretrained=False)
         load_weights(model, self.weights, self.path or "the artifact")
         return model.eval()
@@ -474,18 +494,21 @@ class RewardArtifact:
     def rechoose(
         self, target: float | None = None, *, hold: int | None = None, mode: RewardMode | None = None
     ) -> RewardArtifact:
-        """The same model with another threshold, picked on the validation scores that were kept, and measured anew.
+        """Pick another threshold on the stored validation scores, and measure the metrics again.
+
+        Arguments that are `None` keep their value.
 
         Args:
-            target: Rate of episodes with a false positive; what is `None` stays as it is.
-            hold: Frames in a row that have to be over the threshold.
-            mode: When the model is asked.
+            target: Rate of episodes with a false positive.
+            hold: Number of consecutive frames that must be over the threshold.
+            mode: Steps at which the model is evaluated.
         """
         if self.validation is None:
             raise DataError(
                 f"the reward model '{self.path}' comes without validation scores, by which a threshold could be "
                 "chosen; give reward_threshold instead."
             )
+
         choice = pick_threshold(
             self.validation,
             self.calibration,
@@ -496,7 +519,7 @@ class RewardArtifact:
         return replace(self, choice=choice)._measured()
 
     def _measured(self) -> RewardArtifact:
-        """Itself with the metrics of its scores."""
+        """Return a copy with the metrics of its test scores, or else of its validation scores."""
         scores = self.validation if self.test is None else self.test
         if scores is None:
             return replace(self, measured_on="", metrics={})
@@ -504,12 +527,12 @@ class RewardArtifact:
         return replace(self, measured_on=measured_on, metrics=evaluate(scores, self.calibration, self.decision))
 
     def check_against(self, given: Mapping[str, Any], cameras: Mapping[str, tuple[int, int]] | None = None) -> None:
-        """Raises a `CheckpointError` that names the first thing in which a running config differs.
+        """Raise a `CheckpointError` that names the first difference from a running config.
 
         Args:
-            given: Keys of `reward.model` that the user wrote. Where one differs that only matters to training, such as
-                `use_pretrain`, the artifact's is used, with a warning.
-            cameras: Cameras that there will be frames of, to their (H, W); there may be more than the model needs.
+            given: Keys of `reward.model` that the user set. If a key differs that matters only to training, such as
+                `use_pretrain`, the artifact's value is used, with a warning.
+            cameras: Available cameras to their (H, W); there may be more than the model needs.
         """
         name = f"the reward model '{self.path}'"
         own = to_dict(self.config)
@@ -521,24 +544,28 @@ class RewardArtifact:
                     f"{key} is {value} in the config, but {own[key]} in {name}. Set it to that, or leave it out."
                 )
             logger.warning("%s is %s in the config, but %s in %s, which is used.", key, value, own[key], name)
+
+        # Every camera of the model must be available in the right size.
         if cameras is None:
             return
         for camera in self.cameras:
             if camera not in cameras:
-                there = ", ".join(cameras) or "none"
-                raise CheckpointError(f"image_keys: {name} needs the camera '{camera}', but there is {there}.")
+                available = ", ".join(cameras) or "none"
+                raise CheckpointError(f"image_keys: {name} needs the camera '{camera}', but there is {available}.")
             if tuple(cameras[camera]) != self.image_size:
                 here, needed = ("×".join(map(str, size)) for size in (cameras[camera], self.image_size))
                 raise CheckpointError(f"image_size: camera '{camera}' has {here} pixels, but {name} takes {needed}.")
 
     def save(self, path: str | Path, figures: Callable[[Path], object] | None = None) -> RewardArtifact:
-        """Writes the folder, whole or not at all, and returns itself with that path; arguments as `create`'s."""
+        """Write the folder atomically and return a copy with its path; arguments as in `create`."""
+        # Check first: nothing but an artifact or an empty folder is replaced, and no broken weights are written.
         path = Path(path)
         if path.exists() and not (path / DOCUMENT).exists() and not (path.is_dir() and not any(path.iterdir())):
             raise OutputError(f"'{path}' is there and is no reward artifact: it is not replaced. Choose another place.")
         broken = next((name for name, value in self.weights.items() if not bool(torch.isfinite(value).all())), None)
         if broken is not None:
             raise NonFiniteError(f"the weights '{broken}' have a NaN or an infinity in them: the fit has diverged.")
+
         with whole_folder(path) as folder:
             (folder / WEIGHTS).write_bytes(self._content)
             for name, scores in ((VALIDATION, self.validation), (TEST, self.test)):
@@ -546,13 +573,16 @@ class RewardArtifact:
                     scores.save(folder / name)
             if self.sample is not None:
                 (folder / SAMPLE).write_bytes(self.sample.encode())
+
+            # The document lists the hashes of the files above, so it is written after them.
             self._document(folder).write(folder)
             if figures is not None:
                 figures(folder / FIGURES)
+
         return replace(self, path=path)
 
     def _document(self, folder: Path) -> Document:
-        """What is said of the files in a folder."""
+        """Return the document that describes the files in a folder."""
         files: dict[str, FileEntry] = {file.name: entry_of(file.read_bytes()) for file in sorted(folder.iterdir())}
         return Document(
             schema=SCHEMA,
@@ -571,8 +601,8 @@ class RewardArtifact:
         )
 
 
-def _meant(path: Path) -> Path:
-    """The artifact for a file in it, and for the `.pt` file that other systems would have written in its place."""
+def _resolve_artifact(path: Path) -> Path:
+    """Return the artifact's folder for a file in it, or for a missing `.pt` file of the same name."""
     if path.is_file() and (path.parent / DOCUMENT).exists():
         return path.parent
     folder = path.with_suffix("")
@@ -583,33 +613,34 @@ def _meant(path: Path) -> Path:
 
 
 MARK = "reward_model"
-"""The key under which the model's config is, which nobody else's files have."""
+"""Key of the model's config in a `.pt` file; files of other systems do not have it."""
 
 
 def save_single(path: Path, state: Mapping[str, Any], calibration: Calibration, choice: Choice) -> None:
-    """Writes the file.
+    """Write a model with its calibration and threshold to a single `.pt` file.
 
     Args:
-        path: Where to.
-        state: RLinf's workflow guide's keys, and the model's config under `MARK`.
-        calibration: The model's.
-        choice: Its threshold.
+        path: Output file.
+        state: The keys of RLinf's workflow guide, and the model's config under `MARK`.
+        calibration: Calibration of the model.
+        choice: Threshold of the model.
     """
-    more = {"calibration": to_dict(calibration), "threshold": to_dict(ThresholdEntry.of(choice))}
-    write_whole(path, {**state, **more})
+    extra = {"calibration": to_dict(calibration), "threshold": to_dict(ThresholdEntry.of(choice))}
+    write_whole(path, {**state, **extra})
 
 
 def load_single(path: Path) -> dict[str, Any] | None:
-    """`config`, `weights`, `calibration` and `choice` from a file of ours; `None` where it is of another system.
+    """Read `config`, `weights`, `calibration` and `choice` from a single `.pt` file.
 
-    That a fit was not over when it wrote the file is worth a warning.
+    Returns `None` if the file is from another system. Logs a warning if the file was written before the fit was over.
     """
     content = read_checkpoint(path)
     if not isinstance(content, dict) or not isinstance(content.get(MARK), dict):
         return None
+
     try:
         threshold = content.get("threshold")
-        own = {
+        fields = {
             "config": model_config(content[MARK], MARK),
             "weights": weights_of(content, path, bare=False),
             "calibration": fill(Calibration, content.get("calibration", {}), "calibration"),
@@ -619,6 +650,8 @@ def load_single(path: Path) -> dict[str, Any] | None:
         raise
     except PlauditError as error:
         raise CheckpointError(f"the checkpoint '{path}': {error}") from None
+
+    # The threshold is written at the end of a fit.
     if threshold is None:
         logger.warning(
             "'%s' was written before its fit was over: it has no calibration, and its threshold is 0.5 unless "
@@ -626,4 +659,5 @@ def load_single(path: Path) -> dict[str, Any] | None:
             path,
             path.parent.parent,
         )
-    return own
+
+    return fields

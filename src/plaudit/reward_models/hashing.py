@@ -1,4 +1,4 @@
-"""Short names for what something was made from: equal only where it is the same again."""
+"""Fingerprints of data sets, weights and settings: equal only if the content is the same."""
 
 from __future__ import annotations
 
@@ -15,43 +15,49 @@ from plaudit.data.store import EpisodeStore
 
 
 def of_members(dataset: FrameDataset) -> str:
-    """Of which frames of which episodes there are, in their order, and their labels."""
+    """Hash the membership of a data set: episodes, frames in their order, and labels."""
     ids = [summary.id for summary in dataset.source.summaries()]
-    used, places = np.unique(dataset.episodes, return_inverse=True)  # New episodes may have moved the numbers.
-    whole = _hash("\n".join(ids[number] for number in used).encode())
-    for array in (places, dataset.rows, dataset.labels):
-        whole.update(np.ascontiguousarray(array).data)
-    return whole.hexdigest()
+    # Episodes are hashed by id, because new episodes may have changed the numbers.
+    numbers, positions = np.unique(dataset.episodes, return_inverse=True)
+    digest = _hash("\n".join(ids[number] for number in numbers).encode())
+    for array in (positions, dataset.rows, dataset.labels):
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
 
 
 def of_pictures(dataset: FrameDataset) -> str:
-    """Of the frames themselves: as `of_members`, and of the files that they are in, by their sizes and times."""
-    whole = _hash(of_members(dataset).encode())
-    whole.update(json.dumps({camera: list(size) for camera, size in dataset.sizes.items()}).encode())
+    """Hash the frames: as `of_members`, and the sizes and modification times of their files."""
+    digest = _hash(of_members(dataset).encode())
+    digest.update(json.dumps({camera: list(size) for camera, size in dataset.sizes.items()}).encode())
+
+    # A store has one file per episode; only those in use count.
     source = dataset.source
     files = [source.path]
     if isinstance(source, EpisodeStore):
         files = [source.file(source.ids[number]) for number in np.unique(dataset.episodes)]
     for file in files:
         stat = file.stat()
-        whole.update(f"{stat.st_size} {stat.st_mtime_ns}\n".encode())
-    return whole.hexdigest()
+        digest.update(f"{stat.st_size} {stat.st_mtime_ns}\n".encode())
+
+    return digest.hexdigest()
 
 
 def of_weights(module: torch.nn.Module) -> str:
-    """Of all parameters and buffers, by their names."""
-    whole = _hash(b"")
+    """Hash all parameters and buffers, sorted by name."""
+    digest = _hash(b"")
     for name, value in sorted(module.state_dict().items()):
-        whole.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
-        whole.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().data if value.dim() else b"")
-        whole.update(str(value.item()).encode() if not value.dim() else b"")
-    return whole.hexdigest()
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        # A scalar has no bytes view, so its text is hashed.
+        digest.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().data if value.dim() else b"")
+        digest.update(str(value.item()).encode() if not value.dim() else b"")
+    return digest.hexdigest()
 
 
 def of_values(values: Mapping[str, Any]) -> str:
-    """Of plain values."""
+    """Hash plain values, sorted by key."""
     return _hash(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def _hash(start: bytes) -> hashlib.blake2b:
+    """Start a 16-byte BLAKE2b hash with some bytes."""
     return hashlib.blake2b(start, digest_size=16)

@@ -1,1 +1,1 @@
-"""Helpers that every other package may use: files, threads, processes, random state."""
+"""Shared helpers for every other package: files, threads, processes, random state."""

@@ -10,12 +10,16 @@ from typing import Any
 
 
 class GracefulInterrupt:
-    """While inside, the first Ctrl-C only sets `requested`, so that work can end in good order; the second one raises.
+    """Context manager that turns the first Ctrl-C into a stop request.
 
-    SIGTERM, by which clusters and containers end their jobs, does the same.
+    The first Ctrl-C only sets `requested`, so that the work can end in good order; the second one raises
+    `KeyboardInterrupt`. SIGTERM, with which clusters and containers end their jobs, is handled in the same way.
 
     Args:
-        message: Printed on Ctrl-C, if an orderly stop takes a while.
+        message: Text to print on Ctrl-C, for an orderly stop that takes a while.
+
+    Attributes:
+        requested: Whether a signal has asked for a stop.
     """
 
     def __init__(self, message: str | None = None) -> None:
@@ -26,7 +30,7 @@ class GracefulInterrupt:
     def __enter__(self) -> GracefulInterrupt:
         # Python lets only the main thread handle signals.
         if threading.current_thread() is threading.main_thread():
-            self._previous = {n: signal.signal(n, self._handle) for n in (signal.SIGINT, signal.SIGTERM)}
+            self._previous = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -38,5 +42,5 @@ class GracefulInterrupt:
             raise KeyboardInterrupt
         self.requested = True
         if self.message is not None and number == signal.SIGINT:
-            # To stderr, but not through the stream: this may have interrupted whoever is writing to that.
+            # Write to the file descriptor, not to `sys.stderr`: the signal may have interrupted a write to that stream.
             os.write(2, f"\nplaudit: {self.message}\n".encode())

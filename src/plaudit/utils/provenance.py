@@ -1,4 +1,4 @@
-"""Which file, or the command line, each value of a config came from."""
+"""Record the source of each config value: a file or the command line."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ COMMAND_LINE = "command line"
 
 
 class Sources:
-    """A table from dotted keys to where they were last set. Calling it locates a key, as `convert.fill` wants it.
+    """Table from dotted config keys to the sources that last set them.
+
+    Calling the table with a key returns the pair (source, key), the interface that `convert.fill` expects.
 
     Args:
-        main: The source to name for a key that nobody set.
+        main: Source to report for a key that no source has set.
     """
 
     def __init__(self, main: str) -> None:
@@ -21,35 +23,41 @@ class Sources:
         self._leaves: dict[str, str] = {}
 
     def record(self, tree: Mapping[str, Any], source: str, prefix: str = "") -> None:
-        """Notes that `source` set every leaf of `tree`, which lies under `prefix`."""
+        """Record `source` for every leaf of `tree`, whose keys start with `prefix`."""
         for key, value in leaves(tree, prefix):
-            if not (isinstance(value, Mapping) and not value):  # an empty mapping changes nothing beneath it
+            if not (isinstance(value, Mapping) and not value):  # An empty mapping changes no key below it.
                 self.forget(key)
             self._leaves[key] = source
 
     def forget(self, key: str) -> None:
-        """Drops a key and everything beneath it."""
-        gone = [other for other in self._leaves if other == key or other.startswith(f"{key}.")]
-        for other in gone:
-            del self._leaves[other]
+        """Delete a key and all keys below it."""
+        obsolete = [leaf for leaf in self._leaves if leaf == key or leaf.startswith(f"{key}.")]
+        for leaf in obsolete:
+            del self._leaves[leaf]
 
     def of(self, key: str) -> str:
-        """The source of `key`: of itself, of the nearest key above it, or of the last one beneath it."""
-        key = re.sub(r"\[\d+\]", "", key)
-        above = key
-        while above:
-            if above in self._leaves:
-                return self._leaves[above]
-            above = above.rpartition(".")[0]
-        beneath = [source for other, source in self._leaves.items() if key and other.startswith(f"{key}.")]
-        return beneath[-1] if beneath else self.main
+        """Return the source of `key`.
+
+        It is the source of the key itself, else of its nearest ancestor, else of its last recorded descendant, else
+        `main`.
+        """
+        key = re.sub(r"\[\d+\]", "", key)  # A list is recorded as one leaf, without indices.
+
+        ancestor = key
+        while ancestor:
+            if ancestor in self._leaves:
+                return self._leaves[ancestor]
+            ancestor = ancestor.rpartition(".")[0]
+
+        descendants = [source for leaf, source in self._leaves.items() if key and leaf.startswith(f"{key}.")]
+        return descendants[-1] if descendants else self.main
 
     def __call__(self, key: str) -> tuple[str, str]:
         return self.of(key), key
 
 
 def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys and values of everything in `tree` that is not a mapping with something in it."""
+    """Yield the dotted keys and values of `tree` that are not non-empty mappings."""
     for name, value in tree.items():
         key = f"{prefix}.{name}" if prefix else str(name)
         if isinstance(value, Mapping) and value:

@@ -1,4 +1,4 @@
-"""Priorities, garbage collection and malloc settings for control loops and long-running learners."""
+"""Priority, garbage collection and malloc settings for control loops and learners."""
 
 from __future__ import annotations
 
@@ -13,38 +13,47 @@ from pathlib import Path
 logger = logging.getLogger("plaudit")
 
 GIVES_WAY = 10
-"""The nice value of whoever steps back: a tenth of a core, where another one wants all of it."""
+"""Nice value of a low-priority process: a tenth of a core if another process wants all of it."""
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # From glibc's malloc.h.
+# Parameters of `mallopt`, from glibc's malloc.h.
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
 
 
 def give_way(autogroup: Path = Path("/proc/self/autogroup")) -> None:
-    """Has this process step back where another one wants its core, for good; and with it those of its session, so that
-    it should have one of its own.
+    """Lower the priority of this process permanently.
+
+    The process yields its core to any other process that wants it. The priority of the whole session is lowered too, so
+    that the process should run in a session of its own.
     """
     os.nice(GIVES_WAY)
-    # Linux shares a core between sessions first, and one's nice value counts only within its own.
+    # Linux shares a core between sessions first; a nice value counts only within the session.
     with contextlib.suppress(OSError):
         autogroup.write_text(str(GIVES_WAY))
 
 
 def keep_freed_memory() -> None:
-    """Keeps large blocks that are freed for whoever asks next, instead of handing them back to the system.
+    """Keep large freed blocks in the process instead of returning them to the system.
 
-    Every gradient step asks for the same ones again, and fresh ones have to be cleared first: a tenth of SAC's time.
-    Where the C library is not glibc nothing happens.
+    Every gradient step allocates the same blocks again, and the system has to clear fresh ones first, which took a
+    tenth of SAC's time. If the C library is not glibc, nothing happens.
     """
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL("libc.so.6")
-        # An older glibc takes 32 MiB at most. With none set, the second call would leave it at 128 KiB for good.
+        # An older glibc accepts 32 MiB at most. If this threshold were not set, setting the trim threshold below would
+        # fix it at 128 KiB permanently.
         _ = libc.mallopt(_M_MMAP_THRESHOLD, 2**30) or libc.mallopt(_M_MMAP_THRESHOLD, 2**25)
         libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 @contextlib.contextmanager
 def undisturbed(wanted: bool = True) -> Iterator[None]:
-    """Spares a control loop, where `wanted`, the search for garbage in all that was there before it: with torch loaded
-    that takes a tenth of a second, again and again.
+    """Exclude existing objects from garbage collection during a control loop.
+
+    With torch loaded, each full collection of them takes a tenth of a second.
+
+    Args:
+        wanted: If false, do nothing.
     """
     if wanted:
         gc.collect()
@@ -58,32 +67,39 @@ def undisturbed(wanted: bool = True) -> Iterator[None]:
 
 @contextlib.contextmanager
 def ahead(wanted: bool = True) -> Iterator[None]:
-    """Gives this thread the least of the real-time priorities, where `wanted` and allowed: it comes before everything
-    that has none. What it begins has none, be it a thread or a process. As Linux is set up by default, all with such a
-    priority have 95 % of a core together, so that a loop that never sleeps cannot lock others out.
+    """Give this thread the lowest real-time priority, if the system allows it.
+
+    The thread then runs before every thread without a real-time priority. Threads and processes that it starts do not
+    inherit the priority. By Linux's default settings, all real-time threads together get 95 % of a core, so that a loop
+    that never sleeps cannot lock out the others.
+
+    Args:
+        wanted: If false, do nothing.
     """
-    taken = wanted and _takes_priority()
+    raised = wanted and _raise_priority()
     try:
         yield
     finally:
-        if taken:
-            # Only root may take back that what it begins has none, which does no harm without a priority.
+        if raised:
+            # Only root may clear SCHED_RESET_ON_FORK, and the flag does no harm without a priority.
             with contextlib.suppress(OSError):
                 os.sched_setscheduler(0, os.SCHED_OTHER | os.SCHED_RESET_ON_FORK, os.sched_param(0))
 
 
 def has_priority() -> bool:
-    """Whether this thread has a real-time priority."""
+    """Return whether this thread has a real-time priority."""
     if not hasattr(os, "SCHED_RESET_ON_FORK"):
         return False
     return os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK in (os.SCHED_RR, os.SCHED_FIFO)
 
 
-def _takes_priority() -> bool:
-    """Whether this thread has got a priority that it had not. What somebody has chosen for it stays."""
-    if not hasattr(os, "SCHED_RESET_ON_FORK"):  # Linux's.
+def _raise_priority() -> bool:
+    """Request a real-time priority; return whether this call changed the policy."""
+    if not hasattr(os, "SCHED_RESET_ON_FORK"):  # It exists on Linux only.
         return False
+
     try:
+        # A scheduling policy that the user has chosen for this process stays.
         if os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK != os.SCHED_OTHER:
             return False
         os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
@@ -95,4 +111,5 @@ def _takes_priority() -> bool:
             error.strerror,
         )
         return False
+
     return True

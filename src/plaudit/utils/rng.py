@@ -1,4 +1,4 @@
-"""The state of the global random number generators: torch's, numpy's and Python's."""
+"""Save and restore the global random generators of torch, numpy and Python."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 
 def rng_state() -> dict[str, Any]:
-    """The generators' states, as tensors and plain containers."""
+    """Return the states of the generators, as tensors and plain containers."""
     _, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     return {
         "torch": torch.get_rng_state(),
@@ -23,7 +23,7 @@ def rng_state() -> dict[str, Any]:
 
 
 def set_rng_state(state: dict[str, Any]) -> None:
-    """Puts back what `rng_state` gave."""
+    """Restore states that `rng_state` returned."""
     torch.set_rng_state(state["torch"])
     if state["cuda"] and torch.cuda.is_available():
         torch.cuda.set_rng_state_all(state["cuda"])
@@ -34,7 +34,7 @@ def set_rng_state(state: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def preserved_rng() -> Iterator[None]:
-    """Whatever is drawn inside, the generators go on outside as if nothing had been."""
+    """Context manager that restores the generators' states on exit."""
     state = rng_state()
     try:
         yield

@@ -1,4 +1,4 @@
-"""Processes that work for this one: how they end, in words, and how they are seen off."""
+"""Describe exit codes of child processes, and wait for them to end."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ import subprocess
 
 
 def how_it_ended(code: int) -> str:
-    """What an exit code means, as the end of a sentence that begins with the process."""
+    """Describe an exit code, as the predicate of a sentence on the process."""
     if code >= 0:
         return f"ended with code {code}"
-    perhaps = ", perhaps for want of memory" if -code == signal.SIGKILL else ""
-    return f"was ended by {signal.Signals(-code).name}{perhaps}"
+    cause = ", perhaps for want of memory" if -code == signal.SIGKILL else ""
+    return f"was ended by {signal.Signals(-code).name}{cause}"
 
 
 def see_off(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Waits until a process is gone, and ends it by force after some seconds; returns whether it went by itself."""
+    """Wait until a process has ended, and kill it after `seconds`.
+
+    Returns:
+        Whether the process ended by itself.
+    """
     try:
         process.wait(max(0.0, seconds))
     except subprocess.TimeoutExpired:

@@ -1,11 +1,16 @@
-"""Who gets which core. Simulation, rendering and torch share one machine; the split is decided here and nowhere else.
+"""Allocate CPU cores to simulation, rendering and torch.
 
-Simulation and rendering use every core while they run, and torch uses one: the phases of training take turns, nets for
-control are small, and a second torch thread that spins while the simulator works makes both many times slower. Where a
-policy looks at pictures there is enough to share, and torch uses every core in its turn. So do the critics, which our
-own kernel computes: it asks for the others once for all that is to be done. And so does torch in a fit, which has no
-simulator beside it, divided between the processes that fit together. Where one process learns while another acts,
-nobody takes turns: learning has one core, or from pictures half of them, and acting the others.
+Simulation, rendering and torch share one machine; this module alone decides the split:
+
+- Simulation and rendering use every core while they run, and torch uses one: the phases of training alternate, networks
+  for control are small, and a second torch thread that spins while the simulator runs makes both many times slower.
+- If a policy observes images, there is enough work to share, and torch uses every core in its phase.
+- The critics that our own kernel computes also use every core: the kernel asks for the other cores once
+  for the whole computation.
+- Torch also uses every core in a fit, which has no simulator beside it; the cores are divided between the processes
+  that fit together.
+- If one process learns while another acts, the phases overlap: learning has one core, or half of them if it learns from
+  images, and acting has the others.
 """
 
 from __future__ import annotations
@@ -18,31 +23,36 @@ from pathlib import Path
 
 logger = logging.getLogger("plaudit")
 
-_of_kernels = 0  # What was claimed.
+_of_kernels = 0  # Threads that were claimed for our own kernels; 0 for as many as torch has.
 
 
 def cores() -> int:
-    """Cores that this process may use, a container's limits included."""
-    there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return the number of cores that this process may use, within container limits."""
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _quota()
-    return there if quota is None else max(1, min(there, math.ceil(quota)))
+    return available if quota is None else max(1, min(available, math.ceil(quota)))
 
 
 def _quota(cgroups: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """Seconds of CPU in a second that a container may take; `None` where nothing says."""
+    """Return the container's CPU quota in cores, or `None` if there is no limit."""
     try:
-        if (whole := cgroups / "cpu.max").exists():
-            limit, period = whole.read_text().split()
+        # cgroup v2 has one file for limit and period, v1 has two.
+        if (limits := cgroups / "cpu.max").exists():
+            limit, period = limits.read_text().split()
         else:
             limit, period = ((cgroups / "cpu" / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
-        quota = float(limit) / float(period)  # "max" is no number.
+        quota = float(limit) / float(period)  # "max", for no limit, is a ValueError.
     except (OSError, ValueError):
         return None
+
     return quota if quota > 0 else None
 
 
 def has_gpu() -> bool:
-    """Whether torch can calculate on a GPU. Torch, which takes seconds to import, is asked only where a driver is."""
+    """Return whether torch can use a GPU.
+
+    Torch takes seconds to import, so that it is imported only if there is a driver.
+    """
     try:
         ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
     except OSError:
@@ -53,69 +63,91 @@ def has_gpu() -> bool:
 
 
 def simulation_threads(requested: int = 0) -> int:
-    """Threads for stepping and rendering: what was asked for, or every core."""
+    """Return the threads for stepping and rendering: `requested`, or every core."""
     return requested if requested > 0 else cores()
 
 
 def apart_threads(requested: int = 0, *, looks: bool = False) -> tuple[int, int]:
-    """Threads of a process that acts, for stepping, rendering and scoring, and of torch in one that learns meanwhile:
-    what was asked for, or every core, of which learning has one, or half where it `looks` at pictures.
+    """Split the cores between a process that acts and one that learns.
+
+    Args:
+        requested: Threads of both processes together; 0 is every core.
+        looks: Whether the policy learns from images. Learning then has half of the threads, otherwise one.
+
+    Returns:
+        The threads of the process that acts, for stepping, rendering and scoring, and the threads of torch in the
+        process that learns at the same time.
     """
-    there = requested if requested > 0 else cores()
-    learning = max(1, there // 2) if looks else 1
-    return max(1, there - learning), learning
+    total = requested if requested > 0 else cores()
+    learning = max(1, total // 2) if looks else 1
+    return max(1, total - learning), learning
 
 
 def learning_threads(requested: int = 0, *, looks: bool = False) -> int:
-    """Threads of torch while a policy learns: one; where it `looks` at pictures what was asked for, or every core."""
+    """Return the threads of torch while a policy learns.
+
+    Args:
+        requested: Threads for a policy that learns from images; 0 is every core.
+        looks: Whether the policy learns from images; if not, torch has one thread.
+    """
     return (requested if requested > 0 else cores()) if looks else 1
 
 
 def fit_threads(requested: int = 0, *, head_only: bool = False, processes: int = 1) -> int:
-    """Threads of torch in one process of a fit.
+    """Return the threads of torch in one process of a fit.
 
     Args:
-        requested: Of all processes together; 0 is every core.
-        head_only: Only a head is trained, which is too small to share: one.
-        processes: How many share the machine.
+        requested: Threads of all processes together; 0 is every core.
+        head_only: Only a head is trained, which is too small to parallelise: one thread.
+        processes: Number of processes that share the machine.
     """
     return 1 if head_only else max(1, (requested if requested > 0 else cores()) // processes)
 
 
 def scoring_threads(requested: int = 0) -> int:
-    """Threads of ONNX Runtime: what was asked for, or every core. They sleep while the simulator has its turn."""
+    """Return the threads of ONNX Runtime: `requested`, or every core.
+
+    These threads sleep while the simulator runs.
+    """
     return requested if requested > 0 else cores()
 
 
 def claim_threads(count: int = 1, of_kernels: int | None = None) -> int:
-    """Gives torch its share, and tells what it had. Whoever starts a run calls it before the first tensor.
+    """Set the number of threads of torch and of our own kernels.
+
+    The entry point of a run calls it before the first tensor is created.
 
     Args:
-        count: Of torch's operations.
-        of_kernels: Of our own kernels; 0 for as many as torch has, `None` for what they have.
+        count: Threads of torch's operations.
+        of_kernels: Threads of our own kernels; 0 for as many as torch has, `None` to leave the number unchanged.
+
+    Returns:
+        The number of threads that torch had before.
     """
     import torch
 
     global _of_kernels
     if of_kernels is not None:
         _of_kernels = of_kernels
+
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     return before
 
 
 def kernel_threads() -> int:
-    """Threads of our own kernels: what was claimed for them, or torch's."""
+    """Return the threads of our own kernels: the number claimed for them, or torch's."""
     import torch
 
     return _of_kernels or torch.get_num_threads()
 
 
 def wait_quietly() -> None:
-    """Lets torch's threads sleep while they wait. Must be called before torch is imported, and then costs nothing.
+    """Make torch's threads sleep while they wait.
 
-    They would spin otherwise, and with anything else on the machine a step takes several times as long. The GNU library
-    may spin for some microseconds first: to fall asleep and be woken between two small operations takes longer.
+    Call it before torch is imported; it costs nothing then. Otherwise the threads spin, and with any other load on the
+    machine a step takes several times as long. The GNU library may spin for some microseconds first, because sleeping
+    and waking up between two small operations takes longer.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("GOMP_SPINCOUNT", "2000")

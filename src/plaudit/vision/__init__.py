@@ -1,1 +1,4 @@
-"""What reward models and policies that look at pictures have in common: encoders, their weights, and small moves."""
+"""Image encoders, their pretrained weights, and random shifts.
+
+Reward models and policies with image observations share them.
+"""

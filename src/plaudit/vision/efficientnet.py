@@ -9,10 +9,10 @@ from plaudit.vision.resnet import Encoder
 
 GROUPS = ((1, 3, 1, 16, 1), (6, 3, 2, 24, 2), (6, 5, 2, 40, 2), (6, 3, 2, 80, 3), (6, 5, 1, 112, 3), (6, 5, 2, 192, 4),
           (6, 3, 1, 320, 1))  # fmt: skip
-"""Groups of blocks: expansion, size of the kernel, stride of the first block, channels, how many blocks."""
+"""Groups of blocks: expansion, kernel size, stride of the first block, channels, number of blocks."""
 
 STAGES = ((2, 4), (3, 8), (5, 16), (7, 32))
-"""Groups of blocks in use, and the stride, with 1 to 4 stages."""
+"""Number of block groups, and total stride, of an encoder with 1 to 4 stages."""
 
 NAMES = {
     "_conv_stem": "stem.conv",
@@ -23,28 +23,37 @@ NAMES = {
     "_project_conv": "project.conv",
     "_bn2": "project.norm",
 }
-"""Layers as the published weights name them, and as we do. `_bn0` is the stem's, or in a block its expansion's."""
+"""Layer names in the published weights, and ours. `_bn0` is the stem's; in a block it is the expansion's."""
 
 
 class Convolution(nn.Module):
-    """A convolution, its normalisation, and ReLU6 where `clip`.
+    """Convolution with batch normalisation and an optional ReLU6.
 
-    The weights were trained in TensorFlow, whose padding puts the odd row and column behind the image, not before it.
+    The weights were trained in TensorFlow, whose padding adds the odd row and column after the image, not before it.
+
+    Args:
+        inputs: Channels of the input.
+        outputs: Channels of the output.
+        size: Kernel size.
+        stride: Stride of the convolution.
+        groups: Groups of the convolution.
+        clip: Whether to apply ReLU6.
     """
 
     def __init__(
         self, inputs: int, outputs: int, size: int, stride: int = 1, groups: int = 1, *, clip: bool = True
     ) -> None:
         super().__init__()
-        within = size // 2 if stride == 1 else 0
-        self.conv = nn.Conv2d(inputs, outputs, size, stride, within, bias=False, groups=groups)
+        padding = size // 2 if stride == 1 else 0  # With a stride, `forward` pads as TensorFlow does.
+        self.conv = nn.Conv2d(inputs, outputs, size, stride, padding, bias=False, groups=groups)
         self.norm = nn.BatchNorm2d(outputs, eps=1e-3, momentum=0.01)
         self.act = nn.ReLU6(inplace=True) if clip else nn.Identity()
-        self.size, self.stride = size, stride
+        self.size = size
+        self.stride = stride
         nn.init.kaiming_normal_(self.conv.weight, mode="fan_out")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(n, inputs, h, w) to (n, outputs, ceil(h / stride), ceil(w / stride))."""
+        """Map (n, inputs, h, w) to (n, outputs, ceil(h / stride), ceil(w / stride))."""
         if self.stride > 1:
             top, bottom = self._padding(x.shape[2])
             left, right = self._padding(x.shape[3])
@@ -53,14 +62,25 @@ class Convolution(nn.Module):
         return y
 
     def _padding(self, length: int) -> tuple[int, int]:
-        """Zeros before and behind."""
-        places = -(-length // self.stride)
-        total = max((places - 1) * self.stride + self.size - length, 0)
+        """Return the number of zeros before and after an axis of the given length."""
+        output_length = -(-length // self.stride)
+        total = max((output_length - 1) * self.stride + self.size - length, 0)
         return total // 2, total - total // 2
 
 
 class InvertedBlock(nn.Module):
-    """Expands the channels, convolves each alone, projects them back, and adds the input where the shape allows."""
+    """Inverted residual block with a depthwise convolution.
+
+    It expands the channels, convolves each one separately, projects them back, and adds the input if input and output
+    have the same shape.
+
+    Args:
+        inputs: Channels of the input.
+        outputs: Channels of the output.
+        expansion: Factor by which the channels are expanded.
+        size: Kernel size of the depthwise convolution.
+        stride: Stride of the depthwise convolution.
+    """
 
     def __init__(self, inputs: int, outputs: int, expansion: int, size: int, stride: int) -> None:
         super().__init__()
@@ -71,16 +91,16 @@ class InvertedBlock(nn.Module):
         self.adds = inputs == outputs and stride == 1
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(n, inputs, h, w) to (n, outputs, ceil(h / stride), ceil(w / stride))."""
+        """Map (n, inputs, h, w) to (n, outputs, ceil(h / stride), ceil(w / stride))."""
         y: torch.Tensor = self.project(self.depthwise(self.expand(x)))
         return x + y if self.adds else y
 
 
 class EfficientNetLite0(Encoder):
-    """The stem and blocks of EfficientNet-lite0.
+    """Stem and blocks of EfficientNet-lite0.
 
     Args:
-        stages: How many of its four stages, at strides 4, 8, 16 and 32.
+        stages: Number of stages, 1 to 4; the strides are 4, 8, 16 and 32.
     """
 
     mean = (127 / 255, 127 / 255, 127 / 255)
@@ -89,30 +109,35 @@ class EfficientNetLite0(Encoder):
     def __init__(self, stages: int = 4) -> None:
         super().__init__()
         self.stages = stages
-        count, self.stride = STAGES[stages - 1]
+        group_count, self.stride = STAGES[stages - 1]
+
+        # `channels` is the output width so far, which is the input width of the next block.
         self.channels = 32
         self.stem = Convolution(3, self.channels, 3, 2)
         self.blocks = nn.Sequential()
-        for expansion, size, first_stride, channels, repeats in GROUPS[:count]:
+        for expansion, size, first_stride, channels, repeats in GROUPS[:group_count]:
             for index in range(repeats):
                 stride = first_stride if index == 0 else 1
                 self.blocks.append(InvertedBlock(self.channels, channels, expansion, size, stride))
                 self.channels = channels
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """float32 (n, 3, H, W) to (n, channels, h, w)."""
+        """Map images, float32 (n, 3, H, W), to features (n, channels, h, w)."""
         y: torch.Tensor = self.blocks(self.stem(x))
         return y
 
     def adapt(self, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        own = {}
+        adapted = {}
         for name, value in state.items():
             layer, _, rest = name.partition(".")
             if layer == "_blocks":
+                # Inside a block `_bn0` follows the expansion, not the stem. Blocks of unused stages are dropped.
                 index, layer, rest = rest.split(".", 2)
                 own_layer = "expand.norm" if layer == "_bn0" else NAMES.get(layer, layer)
                 if int(index) < len(self.blocks):
-                    own[f"blocks.{index}.{own_layer}.{rest}"] = value
+                    adapted[f"blocks.{index}.{own_layer}.{rest}"] = value
+            # The classifier's layers, after the blocks, are not part of the encoder.
             elif layer not in ("_conv_head", "_bn1", "_fc"):
-                own[f"{NAMES.get(layer, layer)}.{rest}"] = value
-        return own
+                adapted[f"{NAMES.get(layer, layer)}.{rest}"] = value
+
+        return adapted

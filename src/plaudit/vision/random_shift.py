@@ -1,4 +1,4 @@
-"""Pictures moved by a few pixels."""
+"""Shift images by a few pixels, for data augmentation."""
 
 from __future__ import annotations
 
@@ -6,10 +6,18 @@ import torch
 
 
 def moved_pixels(shift: torch.Tensor, height: int, width: int) -> torch.Tensor:
-    """Which pixel each pixel of a moved picture shows, counted row by row, int64 (n, height * width).
+    """Return the source pixel of each pixel of shifted images.
 
-    The pictures are seen from `shift` pixels farther right and down, int64 (n, 2). What comes into view repeats the
+    The viewpoint moves right and down, so that the content moves left and up. Pixels from outside the image repeat its
     edge.
+
+    Args:
+        shift: Pixels to the right and down for each of n images, int64 (n, 2).
+        height: Height of the images, in pixels.
+        width: Width of the images, in pixels.
+
+    Returns:
+        Indices of the source pixels, counted row by row, int64 (n, height * width).
     """
     columns = (torch.arange(width) + shift[:, :1]).clamp_(0, width - 1)
     rows = (torch.arange(height) + shift[:, 1:]).clamp_(0, height - 1)

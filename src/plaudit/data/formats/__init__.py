@@ -1,4 +1,7 @@
-"""The layouts in which episodes are kept, ours and those of other systems: read, and most of them written."""
+"""Formats of episodes on disk: Plaudit's own and those of other systems.
+
+All of them can be read, and most of them written.
+"""
 
 from __future__ import annotations
 
@@ -30,77 +33,83 @@ for _name, _target in {
     FORMATS.add(_name, f"{__name__}.{_target}")
 
 register_format = FORMATS.register
-"""Decorates a user's own `EpisodeFormat`."""
+"""Decorator that registers a user-defined `EpisodeFormat`."""
 
 
 def load_episodes(path: str | Path, format: str | None = None) -> EpisodeSource:
-    """The episodes at a place, each read when it is asked for.
+    """Return the episodes at a path, each of which is read on access.
 
     Args:
         path: A folder or a file.
-        format: The layout's name; `None` finds out by looking.
+        format: Name of the format; `None` detects it.
 
     Raises:
-        DataError: There is nothing, nothing known, or no episode.
+        DataError: The path does not exist, has no known format, or contains no episode.
     """
     path = Path(path).expanduser()
     if not path.exists():
         raise DataError(f"there is nothing at '{path}'.")
-    chosen: type[EpisodeFormat] = FORMATS.get(format if format is not None else _recognise(path))
-    source = chosen.read(path)
-    # A file that must be read as a whole says itself that it is empty, once it is read.
+
+    episode_format: type[EpisodeFormat] = FORMATS.get(format if format is not None else _recognise(path))
+    source = episode_format.read(path)
+
+    # A `LoadedSource` reports that it is empty itself, once its file is read.
     if not isinstance(source, LoadedSource) and not len(source):
         raise DataError(f"there are no episodes in '{path}'.{_contents(path)}")
     return source
 
 
 def open_writer(path: str | Path | None, format: str = "plaudit", **options: Any) -> EpisodeWriter:
-    """Somewhere to write episodes to; what is there already stays and is counted.
+    """Return a writer of episodes; existing episodes are kept and counted.
 
     Args:
-        path: The folder; `None` where the options say more exactly where things go.
-        format: The layout's name.
-        options: The layout's own, as `positive_dir` and `negative_dir` of `npy`.
+        path: The folder; `None` if the options specify the locations instead.
+        format: Name of the format.
+        options: Options of the format, such as `positive_dir` and `negative_dir` of `npy`.
     """
     writer = FORMATS.get(format).writer
     if writer is None:
         raise ConfigError(f"format '{format}' is only read. Those that are written: {', '.join(writable())}.")
-    place = None if path is None else Path(path).expanduser()
+
+    # Check the options first, so that a `TypeError` within the writer is not mistaken for a wrong option.
+    folder = None if path is None else Path(path).expanduser()
     try:
-        inspect.signature(writer).bind(place, **options)
+        inspect.signature(writer).bind(folder, **options)
     except TypeError as error:
         raise ConfigError(f"format '{format}': {error}.") from None
-    opened: EpisodeWriter = writer(place, **options)
+
+    opened: EpisodeWriter = writer(folder, **options)
     return opened
 
 
 def writable() -> list[str]:
-    """The names of the formats that can be written."""
+    """Return the names of the formats that can be written."""
     return [name for name in FORMATS.names() if FORMATS.get(name).writer is not None]
 
 
 def lost(episodes: Iterable[Episode], format: str) -> dict[str, int]:
-    """What a format has no place for, in words, and in how many of some episodes."""
-    chosen: type[EpisodeFormat] = FORMATS.get(format)
-    return dict(Counter(text for episode in episodes for text in chosen.lost(episode)))
+    """Describe what a format cannot store, with the number of episodes concerned."""
+    episode_format: type[EpisodeFormat] = FORMATS.get(format)
+    return dict(Counter(text for episode in episodes for text in episode_format.lost(episode)))
 
 
 def _recognise(path: Path) -> str:
-    """The name of the layout that a place looks like."""
+    """Return the name of the only format that matches a path."""
     try:
-        found = [name for name in FORMATS.names() if FORMATS.get(name).matches(path)]
+        matches = [name for name in FORMATS.names() if FORMATS.get(name).matches(path)]
     except OSError as error:
         raise DataError(f"'{path}' cannot be read: {error.strerror}.") from None
-    if len(found) > 1:
-        raise DataError(f"'{path}' could be read as {' or '.join(found)}; say which format it is.")
-    if not found:
+
+    if len(matches) > 1:
+        raise DataError(f"'{path}' could be read as {' or '.join(matches)}; say which format it is.")
+    if not matches:
         known = "\n".join(f"  {name:<14} {FORMATS.get(name).about}" for name in FORMATS.names())
         raise DataError(f"'{path}' holds no episodes in a layout that is known.{_contents(path)} Known are:\n{known}")
-    return found[0]
+    return matches[0]
 
 
 def _contents(path: Path) -> str:
-    """What is in a folder, in a sentence."""
+    """Describe the content of a path in a sentence, for an error message."""
     if not path.is_dir():
         return f" It is a file of {path.stat().st_size} bytes."
     entries = sorted(path.iterdir())

@@ -1,4 +1,4 @@
-"""What a layout of episodes on the disk is, and how its files are read one at a time."""
+"""Base classes of episode formats and of the sources that read their files."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from plaudit.data.episode import Episode, EpisodeSource, EpisodeWriter
 from plaudit.errors import DataError
 
 FIELDS = ("label_source", "flags", "state", "actions", "rewards", "terminated", "truncated", "meta")
-"""What an episode may have besides frames and labels, and a layout may have no place for."""
+"""Optional fields of an episode besides frames and labels, which a layout may not support."""
 
 
 class EpisodeFormat(ABC):
-    """One layout. All of it is class methods: there is nothing to keep.
+    """Layout of episodes on disk. It has class methods only, since it has no state.
 
     Attributes:
-        name: As it is registered.
-        about: One line for lists.
-        holds: Which of `FIELDS` it has a place for.
-        writer: Makes an `EpisodeWriter` from a path and options; `None` where the layout is only read.
+        name: Name in the registry.
+        about: Description in one line, for lists of formats.
+        holds: The `FIELDS` that the layout can store.
+        writer: Creates an `EpisodeWriter` from a path and options; `None` if the layout is read only.
     """
 
     name: ClassVar[str]
@@ -33,36 +33,37 @@ class EpisodeFormat(ABC):
     @classmethod
     @abstractmethod
     def matches(cls, path: Path) -> bool:
-        """Whether what is there looks like this layout. Never raises, and reads little."""
+        """Return whether a path looks like this layout. Never raises, and reads little."""
 
     @classmethod
     @abstractmethod
     def read(cls, path: Path) -> EpisodeSource:
-        """The episodes there, none of which is opened yet."""
+        """Return the episodes at a path, without opening any of them yet."""
 
     @classmethod
     def misfit(cls, episode: Episode) -> str | None:
-        """Why the layout cannot hold an episode at all, or `None` where it can."""
+        """Return why the layout cannot store an episode at all, or `None` if it can."""
         return None
 
     @classmethod
     def lost(cls, episode: Episode) -> list[str]:
-        """What of an episode the layout has no place for, in words."""
-        return [field for field in FIELDS if field not in cls.holds and _is_given(getattr(episode, field))]
+        """Describe the parts of an episode that the layout cannot store."""
+        return [field for field in FIELDS if field not in cls.holds and _is_set(getattr(episode, field))]
 
 
-def _is_given(value: Any) -> bool:
+def _is_set(value: Any) -> bool:
+    """Return whether an optional field of an episode has a value."""
     return bool(value) and value != "unknown" if isinstance(value, (Mapping, str)) else value is not None
 
 
 class Notes(Sequence[str]):
-    """What a reader of the data should know, each thing once; grows while episodes are read."""
+    """Distinct remarks about the data for the user; more are added as episodes are read."""
 
     def __init__(self, *texts: str) -> None:
         self._texts = dict.fromkeys(texts)
 
     def add(self, text: str) -> None:
-        """Adds a note, if it is a new one."""
+        """Add a note, unless it is already present."""
         self._texts[text] = None
 
     def __len__(self) -> int:
@@ -73,20 +74,25 @@ class Notes(Sequence[str]):
 
 
 class FileSource(EpisodeSource):
-    """Episodes with a file (or a folder) each.
+    """Source of episodes with one file (or folder) each.
 
     Args:
-        path: Where they are.
-        files: The id and the place of each.
+        path: Path that contains the episodes.
+        files: Id and path of each episode.
+        notes: Remarks about the data for the user.
     """
 
     def __init__(self, path: Path, files: Sequence[tuple[str, Path]], *notes: str) -> None:
-        self.path, self.files = path, files
+        self.path = path
+        self.files = files
         self.notes: Notes = Notes(*notes)
 
     @abstractmethod
     def parse(self, file: Path, id: str) -> Episode:
-        """The episode in a file. Any error at all becomes a `DataError` with the file's name."""
+        """Return the episode in a file.
+
+        `read` converts any error raised here to a `DataError` with the file's name.
+        """
 
     def read(self, index: int) -> Episode:
         id, file = self.files[index]
@@ -99,7 +105,7 @@ class FileSource(EpisodeSource):
 
 
 class LoadedSource(EpisodeSource):
-    """Episodes of which nothing is known before the whole file is read: then they are all kept."""
+    """Source that must read the whole file to know its episodes, and keeps them in memory."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -108,18 +114,18 @@ class LoadedSource(EpisodeSource):
 
     @abstractmethod
     def load(self) -> list[Episode]:
-        """All episodes; adds to `_notes`."""
+        """Return all episodes, and add remarks to `_notes`."""
 
     @property
     def episodes(self) -> list[Episode]:
-        """All of them, read at the first call."""
+        """All episodes, read at the first access."""
         if self._episodes is None:
             self._episodes = self.load()
         return self._episodes
 
     @property
     def notes(self) -> Sequence[str]:  # type: ignore[override]
-        """Known once the file is read."""
+        """Remarks about the data; the first access reads the file."""
         return self._notes if self.episodes else ()
 
     def read(self, index: int) -> Episode:
@@ -131,7 +137,7 @@ class LoadedSource(EpisodeSource):
 
 @contextmanager
 def parsing(file: Path | str, format: str) -> Iterator[None]:
-    """Content of the wrong kind becomes a `DataError` that names the file."""
+    """Convert errors from invalid content to a `DataError` that names the file."""
     try:
         yield
     except DataError:
@@ -139,5 +145,5 @@ def parsing(file: Path | str, format: str) -> Iterator[None]:
     except ValueError as error:
         raise DataError(f"{file}: is not as '{format}' files are: {error}.") from None
     except Exception as error:
-        # The content is anybody's; what it breaks when it is of the wrong kind cannot be foreseen.
+        # The content comes from other programs; the errors that invalid content causes cannot be foreseen.
         raise DataError(f"{file}: is not as '{format}' files are ({type(error).__name__}: {error}).") from None

@@ -1,14 +1,14 @@
-"""Episodes as pickles in `success/` and `failure/`, in the layout of RLinf's ResNet guide.
+"""Pickled episodes in `success/` and `failure/`, in the layout of RLinf's ResNet guide.
 
     DIR/success/episode_000000.pkl      one counter for both folders
     DIR/failure/episode_000001.pkl
 
 A file is a dict of `frames` (a list of {`obs` {`main_images`, `states`}, `action`, `reward`, `terminated`, `truncated`,
 `done`, `grasp`, `success`, `info`}), `num_frames`, `grasp`, `success`, `done`, `label` and `metadata`. Each observation
-is what the action led to, so frame and label are the same instant, and there is no frame of the reset.
+was recorded after the action, so frame and label belong to the same instant, and there is no reset frame.
 
-What we write beyond that: the cameras besides the first under their own names in `obs`, other flags in `info`, and in
-`metadata` the episode's `meta` and, under `plaudit`, what tells the instants when some of them were left out.
+Plaudit also writes: further cameras under their own names in `obs`, other flags in `info`, and in `metadata` the
+episode's `meta` and, under `plaudit`, the fields that determine the instants if some of them were left out.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ from plaudit.data.formats.safe_pickle import is_pickle_of, load_pickle
 from plaudit.errors import DataError
 
 CLASSES = {"success": True, "failure": False}
-_OURS, _FLAG = "plaudit", "grasp"
+_OURS = "plaudit"
+_FLAG = "grasp"
 _STEPWISE = ("state", "actions", "rewards", "terminated", "truncated")
 
 
 class EpisodePklSource(FileSource):
-    """The episodes in `success/` and `failure/`, or one file."""
+    """Episodes in `success/` and `failure/`, or in one file."""
 
     format = "episode_pkl"
 
@@ -45,10 +46,14 @@ class EpisodePklSource(FileSource):
         frames = values.items(values.entry(content, "frames"), "frames")
         metadata = content.get("metadata") or {}
         ours = dict(values.entry(metadata, _OURS)) if _OURS in metadata else {}
+
+        # Files written by Plaudit record the original name of the main camera.
         observations = [values.entry(frame, "obs", f"frames[{i}]") for i, frame in enumerate(frames)]
         cameras = values.pictures(observations, "obs")
         if ours.get("main_camera"):
             cameras = {ours["main_camera"] if name == MAIN_CAMERA else name: pixels for name, pixels in cameras.items()}
+
+        # Other files have a frame for every instant after the reset.
         count = len(frames)
         length = int(ours.get("length", count))
         success = ours["success"] if "success" in ours else content.get("success")
@@ -63,21 +68,24 @@ class EpisodePklSource(FileSource):
             success=None if success is None else bool(values.label(success, "success")),
             label_source=ours.get("label_source", "unknown"),
             flags=_flags(frames, ours.get("flags")),
-            # Of steps without a frame nothing is there, so the others alone would be no sequence.
+            # Steps without a frame are not in the file, and the others alone would not be a complete sequence.
             **(_steps(frames, observations) if length == count else {}),
             meta=values.plain({key: value for key, value in metadata.items() if key != _OURS}),
         )
 
 
 def _flags(frames: list[Any], names: list[str] | None) -> dict[str, NDArray[np.int8]]:
+    """Return the flags of the frames by name; without names, `grasp` if it was recorded."""
     grasps = [frame.get(_FLAG) for frame in frames]
     if names is None:
         names = [_FLAG] if any(grasp is not None for grasp in grasps) else []
-    given = {name: grasps if name == _FLAG else [frame["info"].get(name) for frame in frames] for name in names}
-    return {name: values.labels(marks, name) for name, marks in given.items()}
+    flags = {name: grasps if name == _FLAG else [frame["info"].get(name) for frame in frames] for name in names}
+    return {name: values.labels(marks, name) for name, marks in flags.items()}
 
 
 def _steps(frames: list[Any], observations: list[Any]) -> dict[str, Any]:
+    """Return the per-step fields of an episode."""
+
     def each(key: str) -> list[Any]:
         return [frame.get(key) for frame in frames]
 
@@ -91,10 +99,10 @@ def _steps(frames: list[Any], observations: list[Any]) -> dict[str, Any]:
 
 
 class EpisodePklWriter(NumberedWriter):
-    """Writes episodes.
+    """Writer of pickled episodes.
 
     Args:
-        path: The folder for `success/` and `failure/`.
+        path: Folder that contains `success/` and `failure/`.
         main_camera: The camera that becomes `main_images`; by default the first by name.
     """
 
@@ -110,11 +118,15 @@ class EpisodePklWriter(NumberedWriter):
         return f"episode_{number:06d}.pkl"
 
     def encode(self, episode: Episode, number: int) -> bytes:
-        why = EpisodePklFormat.misfit(episode)
-        if why:
-            raise DataError(f"episode '{episode.id}': {why}.")
+        reason = EpisodePklFormat.misfit(episode)
+        if reason:
+            raise DataError(f"episode '{episode.id}': {reason}.")
+
+        # The layout has no reset frame, which is instant 0.
         rows = np.flatnonzero(episode.frame_index > 0).tolist()
         main = main_camera(episode, self.main_camera)
+
+        # Fields that the layout itself has no place for.
         ours = {
             "main_camera": main,
             "frame_index": episode.frame_index[rows].tolist(),
@@ -123,6 +135,7 @@ class EpisodePklWriter(NumberedWriter):
             "label_source": episode.label_source,
             "flags": list(episode.flags),
         }
+
         frames = [_frame(episode, row, main) for row in rows]
         grasps = [frame["grasp"] for frame in frames]
         content = {
@@ -137,18 +150,21 @@ class EpisodePklWriter(NumberedWriter):
         return pickle.dumps(content)
 
     def labels(self, episode: Episode) -> NDArray[np.int8]:
-        kept: NDArray[np.int8] = episode.labels[episode.frame_index > 0]
-        return kept
+        labels: NDArray[np.int8] = episode.labels[episode.frame_index > 0]
+        return labels
 
     def read(self, file: Path) -> Episode:
         return EpisodePklSource(file, [(file.stem, file)])[0]
 
 
 def _frame(episode: Episode, row: int, main: str) -> dict[str, Any]:
-    """A frame, and the step that led to it."""
+    """Return the dict of a frame and the step that led to it."""
     step = int(episode.frame_index[row]) - 1
-    action, reward = at(episode.actions, step), at(episode.rewards, step)
+    action = at(episode.actions, step)
+    reward = at(episode.rewards, step)
     terminated, truncated = (any_within(ends, step, step + 1) for ends in (episode.terminated, episode.truncated))
+
+    # `grasp` has its own key, the other flags are in `info`.
     flags = {name: flag(marks[row]) for name, marks in episode.flags.items()}
     return {
         "obs": observation(episode, row, main),
@@ -164,7 +180,7 @@ def _frame(episode: Episode, row: int, main: str) -> dict[str, Any]:
 
 
 class EpisodePklFormat(EpisodeFormat):
-    """All but the reset."""
+    """Pickled episodes with every frame but that of the reset."""
 
     name = "episode_pkl"
     about = "success/ and failure/ with episode_000000.pkl (RLinf's ResNet guide)"
@@ -186,16 +202,18 @@ class EpisodePklFormat(EpisodeFormat):
 
     @classmethod
     def lost(cls, episode: Episode) -> list[str]:
-        lost, reset = [], episode.frame_index[0] == 0
+        lost = []
+        reset = episode.frame_index[0] == 0
         if reset:
             lost.append("frames: that of the reset")
         if len(episode) - reset < episode.length:
-            given = [name for name in _STEPWISE if getattr(episode, name) is not None]
-            lost += [f"{name}: of steps without a frame" for name in given]
+            recorded = [name for name in _STEPWISE if getattr(episode, name) is not None]
+            lost += [f"{name}: of steps without a frame" for name in recorded]
         elif episode.state is not None and len(episode.state) > episode.length:
             lost.append("state: that of the reset")
         return lost
 
 
 def _files(path: Path) -> list[Path]:
+    """Return the pickles of both class folders in natural order."""
     return sorted((file for name in CLASSES for file in files_in(path / name, ".pkl")), key=natural)

@@ -1,9 +1,9 @@
 """Trajectories as `.npy` files, in the layout of RLinf's workflow guides.
 
     DIR/positive/000000.npy      np.save of {"images": {camera: float32 (T, C, H, W)}, "labels": float32 (T,)}
-    DIR/negative/000000.npy      each folder counts for itself
+    DIR/negative/000000.npy      each folder has its own sequence of numbers
 
-Images are written in 0 to 1; those that are read may also be in 0 to 255.
+Images are written in 0 to 1, and read in 0 to 1 or 0 to 255.
 """
 
 from __future__ import annotations
@@ -27,15 +27,17 @@ CLASSES = {"positive": True, "negative": False}
 
 
 class NpySource(FileSource):
-    """The trajectories in `positive/` and `negative/`, or the files of one folder, or one file."""
+    """Trajectories in `positive/` and `negative/`, in one folder, or in one file."""
 
     format = "npy"
 
     def parse(self, file: Path, id: str) -> Episode:
         content = load_npy(file)
-        images, marks = entry(content, "images"), labels(entry(content, "labels"), "labels")
+        images = entry(content, "images")
+        marks = labels(entry(content, "labels"), "labels")
         if not isinstance(images, dict):
             raise ValueError(f"'images' should be a dict of cameras, not {kind(images)}")
+
         count = len(marks)
         return Episode(
             id=id,
@@ -48,20 +50,20 @@ class NpySource(FileSource):
 
 
 class NpyPair(NpySource):
-    """The trajectories of two folders anywhere.
+    """Trajectories of two folders at independent locations.
 
     Args:
-        positive_dir: Folder of those with success.
-        negative_dir: Folder of those without.
+        positive_dir: Folder of the successful trajectories.
+        negative_dir: Folder of the failed trajectories.
     """
 
     def __init__(self, positive_dir: Path, negative_dir: Path) -> None:
         files: list[tuple[str, Path]] = []
         for name, folder in zip(CLASSES, (positive_dir, negative_dir), strict=True):
-            there = files_in(folder, ".npy")
-            if not there:
+            trajectories = files_in(folder, ".npy")
+            if not trajectories:
                 raise DataError(f"there are no .npy trajectories in '{folder}', which is the {name}_dir.")
-            files += [(f"{name}-{file.stem}", file) for file in there]
+            files += [(f"{name}-{file.stem}", file) for file in trajectories]
         super().__init__(positive_dir, files)
 
     def parse(self, file: Path, id: str) -> Episode:
@@ -69,12 +71,12 @@ class NpyPair(NpySource):
 
 
 class NpyWriter(NumberedWriter):
-    """Writes trajectories.
+    """Writer of trajectories.
 
     Args:
-        path: The folder for `positive/` and `negative/`.
-        positive_dir: Where successes go instead, anywhere.
-        negative_dir: Where failures go instead, anywhere.
+        path: Folder that contains `positive/` and `negative/`.
+        positive_dir: Any other folder for successes, instead of `positive/`.
+        negative_dir: Any other folder for failures, instead of `negative/`.
     """
 
     pattern = re.compile(r"(\d{6,})\.npy")
@@ -91,8 +93,10 @@ class NpyWriter(NumberedWriter):
             raise ConfigError("the npy format needs a folder, or both positive_dir and negative_dir.")
         if path is not None:
             claim(Path(path), lambda name: name in CLASSES)
+
         root = Path(path or "")
-        positive, negative = Path(positive_dir or root / "positive"), Path(negative_dir or root / "negative")
+        positive = Path(positive_dir or root / "positive")
+        negative = Path(negative_dir or root / "negative")
         if positive.resolve() == negative.resolve():
             raise ConfigError(f"positive_dir and negative_dir are the same folder, '{positive}'.")
         super().__init__({True: positive, False: negative})
@@ -101,29 +105,32 @@ class NpyWriter(NumberedWriter):
         return f"{number:06d}.npy"
 
     def encode(self, episode: Episode, number: int) -> bytes:
-        why = NpyFormat.misfit(episode)
-        if why:
-            raise DataError(f"episode '{episode.id}': {why}.")
-        kept = episode.labels != UNKNOWN
+        reason = NpyFormat.misfit(episode)
+        if reason:
+            raise DataError(f"episode '{episode.id}': {reason}.")
+
+        # The layout has no value for an unknown label, so such frames are left out.
+        labelled = episode.labels != UNKNOWN
         images = {
-            camera: to_unit_floats(np.ascontiguousarray(pixels[kept].transpose(0, 3, 1, 2)))
+            camera: to_unit_floats(np.ascontiguousarray(pixels[labelled].transpose(0, 3, 1, 2)))
             for camera, pixels in episode.frames.items()
         }
+
         file = io.BytesIO()
-        content = {"images": images, "labels": episode.labels[kept].astype(np.float32)}
+        content = {"images": images, "labels": episode.labels[labelled].astype(np.float32)}
         np.save(file, np.array(content, object), allow_pickle=True)
         return file.getvalue()
 
     def labels(self, episode: Episode) -> NDArray[np.int8]:
-        kept: NDArray[np.int8] = episode.labels[episode.labels != UNKNOWN]
-        return kept
+        known: NDArray[np.int8] = episode.labels[episode.labels != UNKNOWN]
+        return known
 
     def read(self, file: Path) -> Episode:
         return NpySource(file, [(file.stem, file)])[0]
 
 
 class NpyFormat(EpisodeFormat):
-    """Frames and labels, nothing else."""
+    """Trajectories of frames and labels, without any other fields."""
 
     name = "npy"
     about = "positive/ and negative/ with numbered .npy trajectories (RLinf's workflow guides)"
@@ -157,8 +164,10 @@ class NpyFormat(EpisodeFormat):
 
 
 def _labelled(episode: Episode) -> int:
+    """Return the number of frames with a known label."""
     return int((episode.labels != UNKNOWN).sum())
 
 
 def _files(path: Path) -> list[Path]:
+    """Return the trajectories of the class folders and of the folder itself."""
     return [file for folder in (*(path / name for name in CLASSES), path) for file in files_in(folder, ".npy")]

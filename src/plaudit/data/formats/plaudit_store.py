@@ -1,4 +1,4 @@
-"""Our own store, as one of the formats."""
+"""Plaudit's own episode store as an episode format."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from plaudit.data.store import EpisodeStore, is_store
 
 
 class PlauditFormat(EpisodeFormat):
-    """Everything an episode has."""
+    """Plaudit's own store, which keeps every field of an episode."""
 
     name = "plaudit"
     about = "Plaudit's own store: episodes/*.safetensors"

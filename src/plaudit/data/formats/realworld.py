@@ -4,10 +4,10 @@
 
 A file is a dict of `mode`, `rank`, `env_idx`, `episode_id`, `success`, `observations` (a list of {`main_images` uint8,
 `states`}), `actions`, `rewards`, `terminated`, `truncated` and `infos` (a list of {`is_obj_placed`}), all N long.
-Observation t is what was seen *before* action t, info t what was so *after* it: read as they stand, every label is one
-frame early. Here label t goes to frame t + 1. The first frame is then without a label, and the last label without a
-frame (it still says whether the episode succeeded). Steps in which the robot stood still may have been dropped; the
-instants count those that are there.
+Observation t was recorded *before* action t, info t *after* it: without a correction, every label would be one frame
+early. Here label t belongs to frame t + 1. The first frame then has no label, and the last label has no frame (it still
+determines whether the episode succeeded). Steps in which the robot stood still may have been dropped; the instants
+count the steps that are in the file.
 """
 
 from __future__ import annotations
@@ -50,30 +50,35 @@ MOVED = (
 
 
 class RealworldSource(FileSource):
-    """The episodes of a `collected_data` folder, or one file."""
+    """Episodes of a `collected_data` folder, or of one file."""
 
     format = "realworld"
 
     def parse(self, file: Path, id: str) -> Episode:
         content = load_pickle(file)
+
+        # Files with one observation more than actions are in RLinf's own layout.
         parts = {key: values.items(values.entry(content, key), key) for key in KEYS}
         lengths = {key: len(part) for key, part in parts.items()}
         if lengths["observations"] == lengths["actions"] + 1:
             raise ValueError("it has an observation more than actions, as RLinf's own files; read it as 'rlinf'")
         if len(set(lengths.values())) != 1:
             raise ValueError(f"its lists differ in length: {lengths}")
-        after = values.labels([values.entry(info, LABEL, "an info") for info in parts["infos"]], LABEL)
-        count = len(after)
+
+        # Info t is the state after action t, so its label belongs to frame t + 1.
+        labels_after = values.labels([values.entry(info, LABEL, "an info") for info in parts["infos"]], LABEL)
+        count = len(labels_after)
         state = values.states(parts["observations"], "observations")
+
         return Episode(
             id=id,
             frames=to_frames(values.pictures(parts["observations"], "observations")),
-            labels=np.concatenate([[UNKNOWN], after[:-1]]).astype(np.int8),
+            labels=np.concatenate([[UNKNOWN], labels_after[:-1]]).astype(np.int8),
             frame_index=np.arange(count, dtype=np.int32),
             length=count,
             success=bool(values.label(values.entry(content, "success"), "success") == SUCCESS),
             label_source="rule",
-            # That after the last action was not recorded.
+            # The state after the last action was not recorded.
             state=None if state is None else np.concatenate([state, np.full_like(state[:1], np.nan)]),
             **steps(parts),
             meta=about(content),
@@ -81,22 +86,30 @@ class RealworldSource(FileSource):
 
 
 def has_reset(path: Path) -> bool | None:
-    """Whether the files of a folder begin with the reset, as RLinf's own do; `None` where they are of another kind."""
+    """Return whether a folder's files begin with the reset, as RLinf's own files do.
+
+    Returns `None` if the files are in another layout. `path` may also be a single file.
+    """
+    # One file decides for the folder.
     file: Path | None = path
     if path.is_dir():
         file = next((file for file in files_in(path, ".pkl") if _EITHER.fullmatch(file.name)), None)
     elif not is_pickle_of(path, "dict", "observations"):
         file = None
+
+    # Only RLinf's own file names contain the step.
     if file is None or "_step_" in file.name:
         return None if file is None else True
-    with suppress(DataError, KeyError, TypeError):  # Of a damaged file the name must do; reading it will say more.
+
+    # If the file is damaged, its name has to suffice; the error is reported when it is read.
+    with suppress(DataError, KeyError, TypeError):
         content = load_pickle(file)
         return len(content["observations"]) == len(content["actions"]) + 1
     return False
 
 
 def steps(parts: dict[str, list[Any]]) -> dict[str, Any]:
-    """What happened in each step."""
+    """Return the per-step fields of an episode: actions, rewards and end flags."""
     return {
         "actions": values.vectors(parts["actions"], "actions"),
         "rewards": values.numbers(parts["rewards"], "rewards"),
@@ -106,20 +119,20 @@ def steps(parts: dict[str, list[Any]]) -> dict[str, Any]:
 
 
 def about(content: Any) -> dict[str, Any]:
-    """Where an episode comes from."""
+    """Return the metadata that records the origin of an episode."""
     return {
         key: values.plain(content[key]) for key in ("mode", "rank", "env_idx", "episode_id", "step") if key in content
     }
 
 
 class RealworldWriter(NumberedWriter):
-    """Writes episodes as they stand in that layout, so that label t is that of frame t + 1.
+    """Writer of this layout, in which label t is that of frame t + 1.
 
-    Of frames that are few of an episode's instants each is followed by the next there is, as if the steps between had
-    been dropped for standing still.
+    If not every instant has a frame, each frame is followed by the next existing one, as if the steps between them had
+    been dropped because the robot stood still.
 
     Args:
-        path: The folder; usually called `collected_data`.
+        path: The folder, usually called `collected_data`.
         main_camera: The camera that becomes `main_images`; by default the first by name.
     """
 
@@ -134,9 +147,10 @@ class RealworldWriter(NumberedWriter):
         return f"rank_0_env_0_episode_{number}_{'success' if positive else 'fail'}.pkl"
 
     def encode(self, episode: Episode, number: int) -> bytes:
-        why = RealworldFormat.misfit(episode)
-        if why:
-            raise DataError(f"episode '{episode.id}': {why}.")
+        reason = RealworldFormat.misfit(episode)
+        if reason:
+            raise DataError(f"episode '{episode.id}': {reason}.")
+
         main = main_camera(episode, self.main_camera)
         rows = [_row(episode, row, main) for row in range(_rows(episode))]
         content = {
@@ -150,32 +164,36 @@ class RealworldWriter(NumberedWriter):
         return pickle.dumps(content)
 
     def labels(self, episode: Episode) -> NDArray[np.int8]:
-        held = np.array(episode.labels[: _rows(episode)])
-        held[0] = UNKNOWN
-        return held
+        labels = np.array(episode.labels[: _rows(episode)])
+        labels[0] = UNKNOWN
+        return labels
 
     def read(self, file: Path) -> Episode:
         return RealworldSource(file, [(file.stem, file)])[0]
 
 
 def _rows(episode: Episode) -> int:
-    """How many frames there are before an action."""
+    """Return the number of frames that are followed by an action."""
     return int((episode.frame_index < episode.length).sum())
 
 
 def _row(episode: Episode, row: int, main: str) -> dict[str, Any]:
-    """A frame, and what followed it."""
+    """Return the observation of a frame and the step from there to the next frame."""
     import torch
 
     followed = row + 1 < len(episode)
     start = int(episode.frame_index[row])
     stop = int(episode.frame_index[row + 1]) if followed else episode.length
-    seen = observation(episode, row, main)
-    if seen["states"] is not None:
-        seen["states"] = torch.from_numpy(seen["states"])
-    action, reward = at(episode.actions, start), at(episode.rewards, stop - 1)
+
+    frame = observation(episode, row, main)
+    if frame["states"] is not None:
+        frame["states"] = torch.from_numpy(frame["states"])
+
+    # Several steps between two frames count as one: the first action, the last reward.
+    action = at(episode.actions, start)
+    reward = at(episode.rewards, stop - 1)
     return {
-        "observations": seen,
+        "observations": frame,
         "actions": torch.full((6,), math.nan) if action is None else torch.tensor(action),
         "rewards": torch.tensor(math.nan if reward is None else float(reward)),
         "terminated": bool(any_within(episode.terminated, start, stop)),
@@ -185,7 +203,7 @@ def _row(episode: Episode, row: int, main: str) -> dict[str, Any]:
 
 
 class RealworldFormat(EpisodeFormat):
-    """Frames before each action, labels after it."""
+    """Pickled episodes with the frame before each action and the label after it."""
 
     name = "realworld"
     about = "collected_data/ with rank_0_env_0_episode_0_success.pkl, from data.pkl (RLinf's real-world guide)"
@@ -209,14 +227,19 @@ class RealworldFormat(EpisodeFormat):
     def lost(cls, episode: Episode) -> list[str]:
         rows = _rows(episode)
         lost = [*super().lost(episode), *lost_in_observations(episode)]
+
+        # The shift by one leaves the last label without a frame and the first frame without a label.
         if rows < len(episode):
             lost.append("frames: the last one, for which there is only the label")
         if episode.labels[0] != UNKNOWN:
             lost.append("labels: that of the first frame")
+
         if rows < episode.length:
             lost += lost_between_frames(episode)
         elif episode.state is not None and not np.isnan(episode.state[-1]).all():
             lost.append("state: that after the last action")
+
+        # The layout has no value for "unknown" in these fields.
         if episode.success != episode.positive:
             lost.append("success: written as what the labels say")
         unknown = [name for name in ("terminated", "truncated") if getattr(episode, name) is None]

@@ -1,4 +1,4 @@
-"""RLinf's episode pickles and its processed `.pt` files; read only."""
+"""Read RLinf's episode pickles and its processed `.pt` files (read only)."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from plaudit.data.formats.safe_pickle import first_words, load_pickle, load_torc
 from plaudit.errors import DataError
 
 LABELS = ("success", "is_obj_placed", "success_frame", "episode.success_once")
-"""Where a frame's label may stand, the first that is there; the last means "now or earlier"."""
+"""Keys of a frame's label, in order of preference; the last one means "now or earlier"."""
 
 
 class RlinfSource(FileSource):
-    """The episodes of a folder, or one file."""
+    """Episodes of a folder, or of one file."""
 
     format = "rlinf"
 
@@ -31,6 +31,8 @@ class RlinfSource(FileSource):
         content = load_pickle(file)
         parts = {key: values.items(values.entry(content, key), key) for key in KEYS}
         count = len(parts["actions"])
+
+        # The observations include the reset; the other lists may or may not have an entry for it.
         if len(parts["observations"]) == count:
             raise ValueError(
                 "it has as many observations as actions, like the processed files of RLinf's real-world guide; read it "
@@ -40,45 +42,49 @@ class RlinfSource(FileSource):
             expected = {"observations": (count + 1,), "actions": (count,)}.get(key, (count, count + 1))
             if len(parts[key]) not in expected:
                 raise ValueError(f"it has {count} actions, but {len(parts[key])} {key}")
+
+        # Drop or add the entry of the reset, so that infos match observations and the rest match actions.
         infos = [{}] * (count + 1 - len(parts["infos"])) + parts["infos"]
-        ends = {key: parts[key][-count:] if count else [] for key in KEYS}
+        step_parts = {key: parts[key][-count:] if count else [] for key in KEYS}
+
         return whole_episode(
             id,
-            [_views(seen) for seen in parts["observations"]],
+            [_views(observation) for observation in parts["observations"]],
             [self._label(info, f"infos[{t}]") for t, info in enumerate(infos)],
             "observations",
             success=values.label(values.entry(content, "success"), "success") == SUCCESS,
-            **steps(ends),
+            **steps(step_parts),
             meta=about(content),
         )
 
     def _label(self, info: Any, what: str) -> int:
+        """Return the label in an info, or `UNKNOWN` if it has none."""
         for name in LABELS:
-            found = _find(info, name)
-            if found is not None:
+            value = _find(info, name)
+            if value is not None:
                 if name == LABELS[-1]:
                     self.notes.add(f"labels come from '{name}', which stays true after a success that was lost again")
-                return values.label(found, f"{what} '{name}'")
+                return values.label(value, f"{what} '{name}'")
         return UNKNOWN
 
 
 def _find(info: Any, name: str) -> Any:
-    """A value in a dict; dots go into the dicts within."""
+    """Return a value of a dict or `None`; a dot in the name leads into a nested dict."""
     if not isinstance(info, Mapping):
         raise ValueError(f"an info should be a dict, not {values.kind(info)}")
     outer, _, inner = name.partition(".")
     if not inner or name in info:
         return info.get(name)
-    within = info.get(outer)
-    return within.get(inner) if isinstance(within, Mapping) else None
+    nested = info.get(outer)
+    return nested.get(inner) if isinstance(nested, Mapping) else None
 
 
-def _views(seen: Any) -> Any:
-    """An observation in which several views under one name (k, H, W, C) have a name each."""
-    if not isinstance(seen, Mapping):
-        return seen
+def _views(observation: Any) -> Any:
+    """Split images of several views (k, H, W, C) in an observation into one entry each."""
+    if not isinstance(observation, Mapping):
+        return observation
     split: dict[str, Any] = {}
-    for key, value in seen.items():
+    for key, value in observation.items():
         if getattr(value, "ndim", 0) == 4 and value.shape[0] > 1:
             split |= {f"{key}_{i}": view for i, view in enumerate(value)}
         else:
@@ -87,7 +93,7 @@ def _views(seen: Any) -> Any:
 
 
 class RlinfFormat(EpisodeFormat):
-    """Observations with the reset, actions, and what became of them."""
+    """Pickled episodes: observations including the reset, actions and their outcomes."""
 
     name = "rlinf"
     about = "rank_0_env_0_episode_0_step_9_success.pkl, as RLinf writes them today (read only)"
@@ -106,7 +112,10 @@ FILES = ("train.pt", "val.pt", "test.pt")
 
 
 class RlinfPtSource(LoadedSource):
-    """The images of a `.pt` file, or of all in a folder, which are read as a whole when the first is asked for."""
+    """Images of a `.pt` file, or of all `.pt` files in a folder, as episodes of one frame.
+
+    The first access reads all of the files.
+    """
 
     format = "rlinf_pt"
 
@@ -123,12 +132,15 @@ class RlinfPtSource(LoadedSource):
 
 
 def _read(file: Path) -> list[Episode]:
+    """Return each image of a `.pt` file as an episode of one frame."""
     content = load_torch(file)
     with parsing(file, RlinfPtSource.format):
         images = values.items(values.entry(content, "images"), "images")
         labels = values.labels(values.entry(content, "labels"), "labels")
         if len(images) != len(labels):
             raise ValueError(f"it has {len(images)} images, but {len(labels)} labels")
+
+        # All images are converted together, since the range of the floats is that of the file.
         frames = _frames(images)
         return [
             Episode(
@@ -145,17 +157,23 @@ def _read(file: Path) -> list[Episode]:
 
 
 def _frames(images: list[Any]) -> list[Frames]:
-    """(1, H, W, 3) each. The sizes may differ; whether floats go to 1 or to 255 is decided for all of them."""
+    """Convert images to frames of shape (1, H, W, 3) each.
+
+    The sizes may differ. Whether floats are in 0 to 1 or 0 to 255 is decided for all images together.
+    """
+    # Images of equal shape are converted as one camera.
     groups: dict[str, list[int]] = {}
     for i, image in enumerate(images):
         groups.setdefault(f"{CAMERA} {getattr(image, 'shape', '')}", []).append(i)
-    found = to_frames({name: [images[i] for i in members] for name, members in groups.items()})
-    frames = {i: found[name][k : k + 1] for name, members in groups.items() for k, i in enumerate(members)}
+
+    # Restore the original order.
+    batches = to_frames({name: [images[i] for i in members] for name, members in groups.items()})
+    frames = {i: batches[name][k : k + 1] for name, members in groups.items() for k, i in enumerate(members)}
     return [frames[i] for i in range(len(images))]
 
 
 class RlinfPtFormat(EpisodeFormat):
-    """Images and labels."""
+    """`.pt` files of single images and labels."""
 
     name = "rlinf_pt"
     about = "train.pt and val.pt with images and labels, as RLinf processes them (read only)"
@@ -172,4 +190,5 @@ class RlinfPtFormat(EpisodeFormat):
 
 
 def _files(path: Path) -> list[Path]:
+    """Return the `.pt` files that exist in a folder."""
     return [path / name for name in FILES if (path / name).is_file()]

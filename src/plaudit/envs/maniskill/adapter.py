@@ -1,7 +1,8 @@
-"""ManiSkill 3's tasks as a `VecEnv`: `maniskill:PickCube-v1`.
+"""Adapter of ManiSkill 3 tasks to `VecEnv`, with ids such as `maniskill:PickCube-v1`.
 
-Where the CPU simulates, worker processes share the envs (`maniskill_pool`); on a GPU, ManiSkill's own parallel scenes
-are in our process, and tensors stay on the device (`maniskill_sim`). This module hardly cares which.
+With CPU simulation, the envs are divided among worker processes (`process_pool`). With GPU simulation, ManiSkill's own
+parallel scenes run in this process and tensors stay on the device (`simulation`). Both have the `Simulation` interface,
+so most of this module does not depend on the backend.
 """
 
 from __future__ import annotations
@@ -30,17 +31,20 @@ from plaudit.utils.threads import cores
 logger = logging.getLogger("plaudit")
 
 NUM_ENVS = {"cpu": 16, "gpu": 512}
-"""Envs, where the config leaves it to the backend."""
+"""Default number of envs of each backend, used if `num_envs` is not configured."""
 
 MEMORY = 960 * 2**20
-"""Bytes that a process takes, once it has drawn something."""
+"""Memory of one worker process in bytes, after its first rendering."""
 
 LOOKS_DONE = "is_obj_placed"
-"""The measurement of PickCube and its like that a picture shows: `success` also asks for a robot at rest."""
+"""Metric of PickCube and similar tasks for success that is visible in an image.
+
+The task's `success` also requires a robot at rest, which one image cannot show.
+"""
 
 
 class Simulation(Protocol):
-    """What `WorkerPool` and `ManiSkillSim` have in common; see there."""
+    """Common interface of `WorkerPool` and `ManiSkillSim`, which document its members."""
 
     layout: Layout
     state: torch.Tensor
@@ -63,17 +67,18 @@ class Simulation(Protocol):
 
 
 class ManiSkillEnv(TaskEnv):
-    """Copies of one ManiSkill task.
+    """Vectorized env with parallel copies of one ManiSkill task.
 
-    An episode depends on the seed, the env and the episode's number alone where the CPU simulates, so a state is saved
-    as those and the actions since, and put back by playing them again: PhysX's own state cannot be had exactly.
+    With CPU simulation, an episode depends only on the seed, the env's index, the episode's number and the actions.
+    `state_dict` therefore saves these, and `load_state_dict` replays the actions: PhysX's own state cannot be saved
+    exactly.
 
     Args:
-        task: ManiSkill's id; `module:Id` imports the module that registers it, also where it is simulated.
-        cfg: Our keys.
-        device: Where tensors are handed out.
-        threads: Processes that simulate on the CPU, unless `cfg.workers` says; 0 is one for each core, or as many as
-            there is memory for.
+        task: ManiSkill's task id; `module:Id` imports the module that registers the task, also in worker processes.
+        cfg: Config of the env (`env.cfg`).
+        device: Device of the returned tensors.
+        threads: Worker processes of the CPU simulation, unless `cfg.workers` is set; 0 is one for each core, or as many
+            as fit into memory.
     """
 
     cfg: ManiSkillConfig
@@ -82,64 +87,80 @@ class ManiSkillEnv(TaskEnv):
         self, task: str, cfg: ManiSkillConfig | None = None, device: torch.device | str = "cpu", threads: int = 0
     ) -> None:
         super().__init__(cfg or ManiSkillConfig(), device)
+
+        # Start the simulation: the layout that it reports determines the rest.
         self.task = task
         self.backend = _backend(self.cfg, self.device)
         self.num_envs = self.cfg.num_envs or NUM_ENVS[self.backend]
         self.sim = simulate(task, self.cfg, self.num_envs, self.backend, threads)
         layout = self.sim.layout
         self.max_episode_steps = self.cfg.max_episode_steps or layout.max_episode_steps
-        self.cameras, self.fps, self.frame_mode = layout.cameras, layout.fps, self.cfg.frames
+        self.cameras = layout.cameras
+        self.fps = layout.fps
+        self.frame_mode = self.cfg.frames
+
+        # Stop the worker processes before the error is raised.
         if not self.cameras and (self.cfg.obs_mode == "rgb" or self.cfg.frames != "none"):
             self.close()
             self._need_cameras()
         self.readings = _readings(layout)
-        # Actions since the start of each env's episode, (steps, num_envs, action_dim), where they will be needed.
         self.can_save_state = isinstance(self.sim, WorkerPool) and self.max_episode_steps is not None
         self.can_snapshot = isinstance(self.sim, WorkerPool) and layout.snapshot > 0 and bool(layout.cameras)
+
+        # What `state_dict` saves. `_actions`, (steps, num_envs, action_dim), holds the actions since the start of each
+        # env's episode, if states can be saved; `_played` counts them.
         self.seed = 0
         self.episode = np.zeros(self.num_envs, np.int64)
         self._played = torch.zeros(self.num_envs, dtype=torch.int64)
         self._actions = torch.zeros(self.max_episode_steps or 0, self.num_envs, len(layout.low))
+
+        # Action and observation spaces.
         self.action_space = gym.spaces.Box(np.array(layout.low, np.float32), np.array(layout.high, np.float32))
-        self._low, self._high = (torch.tensor(bound, device=self.device) for bound in (layout.low, layout.high))
+        self._low = torch.tensor(layout.low, device=self.device)
+        self._high = torch.tensor(layout.high, device=self.device)
         spaces: dict[str, gym.Space[Any]] = {"state": gym.spaces.Box(-np.inf, np.inf, (layout.state,), np.float32)}
         if self.cfg.obs_mode == "rgb":
             spaces |= {name: gym.spaces.Box(0, 255, (*self.cfg.camera_size, 3), np.uint8) for name in self.cameras}
         self.observation_space = gym.spaces.Dict(spaces)
 
     def start(self, ids: torch.Tensor, seed: int | None = None) -> None:
-        which = ids.cpu().numpy()
+        rows = ids.cpu().numpy()
         if seed is not None:
             self.seed = seed
             self.episode[:] = -1
-        self.episode[which] += 1
+
+        self.episode[rows] += 1
         self._played[ids.cpu()] = 0
-        self.sim.start(which.tolist(), episode_seeds(self.seed, which, self.episode[which]))
+        self.sim.start(rows.tolist(), episode_seeds(self.seed, rows, self.episode[rows]))
 
     def advance(self, action: torch.Tensor) -> Outcome:
-        # A Gaussian's tails leave the space, and ManiSkill itself clips only where its controllers normalise.
+        # Samples of a Gaussian policy may lie outside the action space, and ManiSkill clips them only if its controller
+        # normalizes actions.
         action = action.detach().float().clamp(self._low, self._high)
-        self._remember(action)
+        self._record(action)
         self.sim.advance(action)
+
+        # Copy the metrics: the next step overwrites the simulation's buffers.
         layout = self.sim.layout
         metrics = {
             name: row.to(self.device, copy=True) for name, row in zip(layout.metrics, self.sim.metrics, strict=True)
         }
+
         success = self.sim.success.to(self.device) if layout.judged else None
-        looks = metrics[LOOKS_DONE].bool() | success if success is not None and LOOKS_DONE in metrics else None
+        looks_done = metrics[LOOKS_DONE].bool() | success if success is not None and LOOKS_DONE in metrics else None
         return Outcome(
             reward=self.sim.reward.to(self.device),
             terminated=self.sim.terminated.to(self.device),
             success=success,
-            looks_done=looks,
+            looks_done=looks_done,
             metrics=metrics,
         )
 
-    def _remember(self, action: torch.Tensor) -> None:
-        """Keeps the actions of the present episodes, for `state_dict`."""
+    def _record(self, action: torch.Tensor) -> None:
+        """Record the actions of the current episodes for `state_dict`."""
         if not self.can_save_state:
             return
-        if int(self._played.max()) >= len(self._actions):  # The limit was moved after the env was built.
+        if int(self._played.max()) >= len(self._actions):  # The step limit was raised after the env was built.
             self._actions = torch.cat([self._actions, torch.zeros_like(self._actions)])
         self._actions[self._played, torch.arange(self.num_envs)] = action.cpu()
         self._played += 1
@@ -152,10 +173,10 @@ class ManiSkillEnv(TaskEnv):
     def render(self, ids: torch.Tensor | None = None) -> Frames:
         self._need_cameras()
         if isinstance(self.sim, WorkerPool) and self.cfg.obs_mode == "rgb":
-            rows = slice(None) if ids is None else ids.cpu()  # Drawn with the last step already.
+            rows = slice(None) if ids is None else ids.cpu()  # Already rendered with the last step.
             return {name: frames[rows].to(self.device, copy=True) for name, frames in self.sim.frames.items()}
-        which = range(self.num_envs) if ids is None else ids.tolist()
-        return {name: frames.to(self.device, copy=True) for name, frames in self.sim.render(which).items()}
+        rows_to_render = range(self.num_envs) if ids is None else ids.tolist()
+        return {name: frames.to(self.device, copy=True) for name, frames in self.sim.render(rows_to_render).items()}
 
     def request_frames(self, mode: FrameMode) -> None:
         if mode != "none":
@@ -163,30 +184,39 @@ class ManiSkillEnv(TaskEnv):
         super().request_frames(mode)
 
     def _groups(self, count: int) -> torch.Tensor:
-        # Neighbours are of one worker. Those that end together should be of all of them, so that all have last frames
-        # to draw and episodes to begin at the same time.
-        there = min(count, self.num_envs)
-        return torch.arange(self.num_envs) % there * count // there
+        # Neighbouring envs belong to the same worker. Envs whose episodes end together should be spread over all
+        # workers, so that all workers render last frames and start episodes at the same time.
+        groups = min(count, self.num_envs)
+        return torch.arange(self.num_envs) % groups * count // groups
 
     def _need_cameras(self) -> None:
         if not self.cameras:
             raise EnvError(f"maniskill:{self.task} has no cameras, so it cannot give frames.")
 
     def portrait(self, ids: torch.Tensor) -> torch.Tensor:
-        pictures = self.sim.portrait(ids.tolist())
-        return super().portrait(ids) if pictures is None else pictures.to(self.device)
+        images = self.sim.portrait(ids.tolist())
+        return super().portrait(ids) if images is None else images.to(self.device)
 
     def expert_action(self) -> torch.Tensor:
-        """What the scripted expert would do now, float32 (num_envs, action_dim). Knows the true state."""
+        """Return the scripted expert's actions, float32 (num_envs, action_dim).
+
+        The expert uses the true state of the simulation.
+        """
         return self.misled_expert_action(np.zeros((self.num_envs, 3)))
 
     def misled_expert_action(self, offset: NDArray[np.float64]) -> torch.Tensor:
-        """What the expert would do if every goal were elsewhere, by metres (num_envs, 3)."""
+        """Return the expert's actions for goals displaced by `offset`.
+
+        Args:
+            offset: Displacement of each env's goal in metres, (num_envs, 3).
+        """
         if self.task not in EXPERTS:
             raise ConfigError(
                 f"maniskill:{self.task} has no scripted expert; there is one of {', '.join(EXPERTS)}. Let a trained "
                 "policy act: reward.data_collection.actors=[{kind: policy, checkpoint: <a run>}]."
             )
+
+        # The expert supports one control mode and a few robots.
         if self.cfg.control_mode != CONTROL:
             mode = "the robot's default" if self.cfg.control_mode is None else f"'{self.cfg.control_mode}'"
             raise ConfigError(f"env.cfg.control_mode: the scripted expert acts in '{CONTROL}', not in {mode}.")
@@ -195,6 +225,7 @@ class ManiSkillEnv(TaskEnv):
             raise ConfigError(
                 f"env.cfg.kwargs: the scripted expert moves {' or '.join(ROBOTS)}, not robot_uids '{robot}'."
             )
+
         return self.sim.expert(torch.from_numpy(offset.astype(np.float32))).to(self.device)
 
     def snapshot(self) -> torch.Tensor:
@@ -221,13 +252,20 @@ class ManiSkillEnv(TaskEnv):
             return super().load_state_dict(state)
         if len(state["clock"]) != self.num_envs:
             raise EnvError(f"the saved state is of {len(state['clock'])} envs, but this env has {self.num_envs}.")
-        self.seed, self.clock = int(state["seed"]), state["clock"].clone()
+
+        self.seed = int(state["seed"])
+        self.clock = state["clock"].clone()
         self.episode[:] = state["episode"].numpy()
-        self._played, actions = state["played"].clone(), state["actions"]
-        room = torch.zeros(max(0, len(self._actions) - len(actions)), *actions.shape[1:])
-        self._actions = torch.cat([actions, room])
-        played = [actions[:count, env].numpy() for env, count in enumerate(self._played.tolist())]
-        self.sim.replay(episode_seeds(self.seed, np.arange(self.num_envs), self.episode), played)
+        self._played = state["played"].clone()
+
+        # Only the recorded steps are saved: pad them to the buffer's length.
+        actions = state["actions"]
+        padding = torch.zeros(max(0, len(self._actions) - len(actions)), *actions.shape[1:])
+        self._actions = torch.cat([actions, padding])
+
+        # Replay each env's episode up to the saved step.
+        played_actions = [actions[:count, env].numpy() for env, count in enumerate(self._played.tolist())]
+        self.sim.replay(episode_seeds(self.seed, np.arange(self.num_envs), self.episode), played_actions)
         return self.observe()
 
     def close(self) -> None:
@@ -235,14 +273,20 @@ class ManiSkillEnv(TaskEnv):
 
 
 def simulate(task: str, cfg: ManiSkillConfig, num_envs: int, backend: str, threads: int) -> Simulation:
-    """Starts the simulation of a task; what it needs and is not there is said before anything of it is loaded."""
+    """Start the simulation of a task.
+
+    Missing dependencies are reported before anything of ManiSkill is loaded.
+    """
     if importlib.util.find_spec("mani_skill") is None:
         raise MissingDependencyError(
             f"maniskill:{task} needs ManiSkill: 'make maniskill' in a checkout, else pip install 'plaudit[maniskill]'."
         )
-    # With NVIDIA's driver SAPIEN brings what is missing by itself.
+
+    # With NVIDIA's driver, SAPIEN supplies the missing Vulkan files itself.
     if cfg.render_backend == "cpu" or not torch.cuda.is_available():
         require_vulkan()
+
+    # A GPU simulates all scenes in this process; the CPU simulates in worker processes.
     if backend == "gpu":
         return ManiSkillSim(task, cfg, num_envs, backend)
     return WorkerPool(
@@ -257,36 +301,45 @@ def simulate(task: str, cfg: ManiSkillConfig, num_envs: int, backend: str, threa
 
 
 def processes(cfg: ManiSkillConfig, num_envs: int, threads: int) -> int:
-    """Processes that simulate: as many as somebody asked for, or one for each core that there is memory for.
+    """Return the number of worker processes: as configured, or by cores and memory.
 
-    Training and evaluation have some each, and those of one keep their memory while the others work: so there must be
-    room for two such sets, of which the second may not be there yet.
+    By default there is one process for each core, at most one for each env, and no more than fit into the available
+    memory. Training and evaluation each have a pool, and an idle pool keeps its memory, so there must be memory for two
+    pools, of which the second may not have been started yet.
     """
     if cfg.workers or threads > 0:
         return cfg.workers or threads
-    useful, free = min(cores(), num_envs), available_memory()
-    room = useful if free is None else max(1, free // (2 * MEMORY))
-    if room < useful:
-        logger.info("There is memory for %d of ManiSkill's processes, and %d would have had work.", room, useful)
-    return min(room, useful)
+
+    useful = min(cores(), num_envs)
+    free_memory = available_memory()
+    affordable = useful if free_memory is None else max(1, free_memory // (2 * MEMORY))
+    if affordable < useful:
+        logger.info("There is memory for %d of ManiSkill's processes, and %d would have had work.", affordable, useful)
+    return min(affordable, useful)
 
 
 def _backend(cfg: ManiSkillConfig, device: torch.device) -> str:
-    """Who simulates, `cpu` or `gpu`."""
+    """Return the simulation backend, `cpu` or `gpu`."""
     if cfg.sim_backend == "gpu" and not torch.cuda.is_available():
         raise ConfigError("env.cfg.sim_backend: 'gpu' needs an NVIDIA GPU that torch can use. Set it to cpu or auto.")
     if cfg.render_backend == "gpu" and not torch.cuda.is_available():
         raise ConfigError("env.cfg.render_backend: 'gpu' needs an NVIDIA GPU that torch can use. Leave it at auto.")
-    there = "gpu" if device.type == "cuda" and torch.cuda.is_available() else "cpu"
-    chosen = there if cfg.sim_backend == "auto" else cfg.sim_backend
-    if chosen == "gpu" and cfg.shader.startswith("rt"):
+
+    device_backend = "gpu" if device.type == "cuda" and torch.cuda.is_available() else "cpu"
+    backend = device_backend if cfg.sim_backend == "auto" else cfg.sim_backend
+
+    # The config checks this for an explicit backend only; `auto` is resolved here.
+    if backend == "gpu" and cfg.shader.startswith("rt"):
         raise ConfigError("env.cfg.shader: rays are traced only with env.cfg.sim_backend=cpu.")
-    return chosen
+    return backend
 
 
 def _readings(layout: Layout) -> dict[str, Reading]:
-    """What the robot measures: its joints' positions, in rad and m, and a Panda's gap between the fingers in m."""
-    places = {name: Reading(place) for place, name in enumerate(layout.joints)}
-    finger = places.get("panda_finger_joint1")
-    # Both fingers move alike, each by half of the gap.
-    return places if finger is None else {**places, "gripper_width": Reading(finger.index, 0.5)}
+    """Return the robot's proprioceptive readings by name.
+
+    These are the joint positions, in rad or m, and for a Panda the gap between the fingers in m.
+    """
+    joint_readings = {name: Reading(index) for index, name in enumerate(layout.joints)}
+    finger = joint_readings.get("panda_finger_joint1")
+    # Both fingers move symmetrically, each by half of the gap.
+    return joint_readings if finger is None else {**joint_readings, "gripper_width": Reading(finger.index, 0.5)}

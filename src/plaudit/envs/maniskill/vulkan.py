@@ -1,7 +1,7 @@
-"""Is there a Vulkan driver that ManiSkill can use? `python -m plaudit.envs.maniskill.vulkan` says so.
+"""Check for a Vulkan driver that ManiSkill can use: `python -m plaudit.envs.maniskill.vulkan`.
 
-SAPIEN, ManiSkill's simulator, asks for one even where nothing is drawn. Where there is none, or one that is too old, it
-fails in words that help nobody. So we look first, in a child process: a broken driver takes its process down.
+SAPIEN, ManiSkill's simulator, needs a driver even if nothing is rendered. If there is none, or it is too old, SAPIEN's
+error messages do not help. The check therefore runs first, in a child process: a broken driver crashes its process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from dataclasses import asdict, dataclass
 from plaudit.errors import MissingDependencyError
 
 OLDEST_MESA = 24
-"""Mesa's software driver of Debian 12, 22.3, lacks features that SAPIEN asks for; 25.0 has them."""
+"""Oldest usable major version of Mesa's software driver.
+
+Version 22.3 of Debian 12 lacks features that SAPIEN needs; 25.0 has them.
+"""
 
 _MEND = (
     "In a checkout 'make maniskill' installs one that needs no GPU; elsewhere install your GPU's driver, or the "
@@ -34,9 +37,9 @@ class Device:
     """One Vulkan device.
 
     Attributes:
-        name: Such as `llvmpipe (LLVM 19.1.7, 256 bits)`.
-        driver: Its driver's name and version, such as `llvmpipe Mesa 25.0.7-2`.
-        software: Whether it is the CPU.
+        name: Device name, such as `llvmpipe (LLVM 19.1.7, 256 bits)`.
+        driver: Driver name and version, such as `llvmpipe Mesa 25.0.7-2`.
+        software: Whether the CPU renders.
     """
 
     name: str
@@ -45,43 +48,51 @@ class Device:
 
     @property
     def usable(self) -> bool:
-        """False for a software driver of Mesa that is too old."""
+        """Whether SAPIEN can use the device: false for a Mesa software driver that is too old."""
         mesa = re.search(r"\bMesa (\d+)", self.driver)
         return not (self.software and mesa and int(mesa[1]) < OLDEST_MESA)
 
 
 @functools.cache
 def require_vulkan() -> None:
-    """Raises a `MissingDependencyError` that says what is missing or too old, and how to mend it.
+    """Raise a `MissingDependencyError` if there is no usable Vulkan driver.
 
-    Asked once a process: a driver does not come and go while it runs. Only on Linux: elsewhere drivers are called and
-    installed otherwise, and SAPIEN has to speak for itself.
+    The message says what is missing or too old, and how to fix it. Checked once in a process, since drivers do not
+    change while it runs, and only on Linux: elsewhere drivers have other names and are installed differently, and
+    SAPIEN's own messages have to do.
     """
     if sys.platform != "linux":
         return
+
+    # A child process, because a broken driver may crash it.
     command = [sys.executable, "-m", "plaudit.envs.maniskill.vulkan"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=False)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=False)
     except subprocess.TimeoutExpired:
         raise MissingDependencyError(f"{_NEEDS}, but the driver here hangs. {_MEND}") from None
-    if done.returncode < 0:
-        problem = f"the driver here crashes (signal {-done.returncode})"
+
+    if result.returncode < 0:
+        problem = f"the driver here crashes (signal {-result.returncode})"
         raise MissingDependencyError(f"{_NEEDS}, but {problem}. {_MEND}")
-    if done.returncode:
-        said = done.stderr.strip().splitlines()
-        ours = [line for line in said if line.startswith(_NEEDS)]
-        last = said[-1] if said else f"exit code {done.returncode}"
-        raise MissingDependencyError(ours[-1] if ours else f"{_NEEDS}, but it cannot be asked here ({last}). {_MEND}")
+
+    # Prefer the message of `problem_with` to the last line of a traceback.
+    if result.returncode:
+        lines = result.stderr.strip().splitlines()
+        messages = [line for line in lines if line.startswith(_NEEDS)]
+        last = lines[-1] if lines else f"exit code {result.returncode}"
+        raise MissingDependencyError(
+            messages[-1] if messages else f"{_NEEDS}, but it cannot be asked here ({last}). {_MEND}"
+        )
 
 
 def problem_with(devices: list[Device]) -> str | None:
-    """What is wrong with the devices that there are, or `None` where one of them will do."""
+    """Return what is wrong with the devices, or `None` if one of them is usable."""
     if any(device.usable for device in devices):
         return None
     if not devices:
         return f"{_NEEDS}, but there is no Vulkan driver here. {_MEND}"
-    found = ", ".join(device.driver for device in devices)
-    return f"{_NEEDS} from Mesa {OLDEST_MESA} or newer, or a GPU's, but the driver here is {found}. {_MEND}"
+    drivers = ", ".join(device.driver for device in devices)
+    return f"{_NEEDS} from Mesa {OLDEST_MESA} or newer, or a GPU's, but the driver here is {drivers}. {_MEND}"
 
 
 class _ApplicationInfo(Structure):
@@ -121,7 +132,7 @@ class _DriverProperties(Structure):
 
 
 class _DeviceProperties(Structure):
-    """`VkPhysicalDeviceProperties2`, of which only the beginning is of interest."""
+    """`VkPhysicalDeviceProperties2`, of which only the first fields are used."""
 
     _fields_ = (
         ("type", c_int32),
@@ -137,17 +148,23 @@ class _DeviceProperties(Structure):
 
 
 def find_devices() -> list[Device]:
-    """The Vulkan devices of this machine. May crash with a broken driver: `require_vulkan` asks a child process."""
+    """Return the Vulkan devices of this machine.
+
+    A broken driver may crash the process, so `require_vulkan` calls this in a child process.
+    """
     try:
         vulkan = ctypes.CDLL("libvulkan.so.1")
     except OSError:
         return []
-    application = _ApplicationInfo(api=(1 << 22) | (2 << 12))  # Vulkan 1.2, which can tell a driver's name.
+
+    application = _ApplicationInfo(api=(1 << 22) | (2 << 12))  # Vulkan 1.2, which reports the driver's name.
     instance = c_void_p()
     if vulkan.vkCreateInstance(
         byref(_InstanceInfo(type=1, application=ctypes.pointer(application))), None, byref(instance)
     ):
         return []
+
+    # Vulkan's convention: the first call returns the count, the second fills the array.
     try:
         count = c_uint32()
         vulkan.vkEnumeratePhysicalDevices(instance, byref(count), None)
@@ -159,15 +176,18 @@ def find_devices() -> list[Device]:
 
 
 def _describe(vulkan: ctypes.CDLL, handle: c_void_p) -> Device:
+    """Return the name, driver and type of one physical device."""
     driver = _DriverProperties(type=1000196000)
     properties = _DeviceProperties(type=1000059001, next=ctypes.pointer(driver))
     vulkan.vkGetPhysicalDeviceProperties2(handle, byref(properties))
-    said = f"{driver.name.decode(errors='replace')} {driver.info.decode(errors='replace')}".strip()
-    return Device(properties.name.decode(errors="replace"), said or "of unknown version", properties.kind == _CPU)
+    driver_text = f"{driver.name.decode(errors='replace')} {driver.info.decode(errors='replace')}".strip()
+    return Device(
+        properties.name.decode(errors="replace"), driver_text or "of unknown version", properties.kind == _CPU
+    )
 
 
 def main() -> int:
-    """Prints the devices as JSON; where none will do, why, and returns 1."""
+    """Print the devices as JSON; if none is usable, print the reason and return 1."""
     devices = find_devices()
     problem = problem_with(devices)
     if problem is not None:

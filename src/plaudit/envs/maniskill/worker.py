@@ -1,7 +1,7 @@
-"""A worker process: some simulations of one env each, driven by commands through a pipe and by shared arrays.
+"""Worker process: runs simulations of one env each, by commands from a pipe and shared arrays.
 
-Started by `plaudit.envs.maniskill.process_pool` as a program of its own, without the threads and the script of its
-parent. It knows of ManiSkill only what the parent names: the class of its simulations, as `module:Class`.
+Started by `plaudit.envs.maniskill.process_pool` as a program of its own, without the threads and script of its parent.
+Its only knowledge of ManiSkill is the class of its simulations, which the parent sends as `module:Class`.
 """
 
 from __future__ import annotations
@@ -28,49 +28,49 @@ from plaudit.registry import load
 Array: TypeAlias = np.ndarray[Any, Any]
 
 Shapes: TypeAlias = dict[str, tuple[str, tuple[int, ...]]]
-"""Name of an array to its dtype and shape."""
+"""Dtype and shape of each array, by name."""
 
 CLOSE = "close"
-"""The last command."""
+"""Command that stops the worker."""
 
 DONE, FAILED = "done", "failed"
-"""Kinds of answers: with a result, or with a traceback. Our own errors answer with their name, and their message."""
+"""Kinds of answers: a result, or a traceback. Plaudit's own errors are answered with class name and message."""
 
 
 class SharedArrays(dict[str, Array]):
-    """Arrays by name in memory that processes share.
+    """Named arrays in memory that processes share.
 
-    The memory has no name, only descriptors: it is gone with the last process that holds one, however that one ends.
+    The memory has no name, only descriptors: it is freed with the last process that holds one, however that ends.
 
     Args:
         handle: Descriptor of the memory.
-        shapes: Of the arrays, in the order in which they lie there.
+        shapes: Dtypes and shapes of the arrays, in their order in memory.
     """
 
     def __init__(self, handle: int, shapes: Shapes) -> None:
         super().__init__()
         self._memory = mmap.mmap(handle, self.size(shapes))
-        begin = 0
+        offset = 0
         for name, (dtype, shape) in shapes.items():
-            self[name] = np.ndarray(shape, dtype, self._memory, begin)
-            begin += _room(dtype, shape)
+            self[name] = np.ndarray(shape, dtype, self._memory, offset)
+            offset += _room(dtype, shape)
 
     @staticmethod
     def size(shapes: Shapes) -> int:
-        """Bytes of all of them."""
+        """Return the bytes of all arrays together, at least 1."""
         return max(1, sum(_room(dtype, shape) for dtype, shape in shapes.values()))
 
 
 def _room(dtype: str, shape: tuple[int, ...]) -> int:
-    """Bytes of an array, rounded up so that the next one begins in a cache line of its own."""
+    """Return an array's bytes, rounded up so that the next one starts a new cache line."""
     return -(-math.prod(shape) * np.dtype(dtype).itemsize // 64) * 64
 
 
 class SimulationWorker:
-    """The simulations of one process. Each public method is a command.
+    """Simulations of one process. Each public method is a command.
 
     Args:
-        connection: Where the parent is.
+        connection: Connection to the parent process.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -80,11 +80,11 @@ class SimulationWorker:
         self.studio: Any = None
 
     def build(self, argument: tuple[str, dict[str, Any], Sequence[int], bool]) -> Any:
-        """Makes the simulations and returns the layout of one.
+        """Build the simulations and return the layout of one.
 
         Args:
-            argument: Their class as `module:Class`, its arguments, which envs of the whole they are (rows of the shared
-                arrays), and whether pictures are observations, so that they are drawn with every step.
+            argument: Class of the simulations as `module:Class`, its keyword arguments, the envs' indices in the pool
+                (rows of the shared arrays), and whether images are observations, which are rendered with every step.
         """
         target, arguments, rows, self.draws = argument
         kind = load(target)
@@ -94,25 +94,29 @@ class SimulationWorker:
         return self.layout
 
     def share(self, shapes: Shapes) -> None:
-        """Takes the shared memory, whose descriptor comes next."""
+        """Map the shared memory, whose descriptor follows on the connection."""
         handle = reduction.recv_handle(self.connection)
         self.arrays = SharedArrays(handle, shapes)
         os.close(handle)
 
     def start(self, begun: Sequence[tuple[int, int]]) -> None:
-        """Begins episodes: pairs of a row and a seed."""
+        """Start episodes, given pairs of a row and a seed."""
         for row, seed in begun:
             self.sims[row].start([0], [seed])
             self._show(row)
 
     def advance(self, _: None) -> None:
-        """One step of all envs."""
+        """Step all envs with the actions in shared memory."""
         for row in self.sims:
             self._advance(row, self.arrays["action"][row])
             self._show(row)
 
     def replay(self, parts: Sequence[tuple[int, int, Array]]) -> None:
-        """Begins episodes and plays actions (n, action_dim) in them: triples of a row, a seed, and the actions."""
+        """Start episodes and replay actions in them.
+
+        Args:
+            parts: Triples of a row, a seed, and the actions (n, action_dim).
+        """
         for row, seed, actions in parts:
             self.sims[row].start([0], [seed])
             for action in actions:
@@ -120,29 +124,34 @@ class SimulationWorker:
             self._show(row)
 
     def render(self, rows: Sequence[int]) -> None:
-        """Draws the present of some envs."""
+        """Render the current frames of some envs."""
         for row in rows:
             self._keep("frames", row, self.sims[row].frames())
 
     def portrait(self, rows: Sequence[int]) -> Array | None:
-        """Pictures for people, uint8 (n, H, W, 3), if there are any."""
-        pictures = [self.sims[row].portrait([0]) for row in rows]
-        return None if pictures[0] is None else torch.cat(pictures).cpu().numpy()
+        """Return images for human viewers, uint8 (n, H, W, 3), or `None` without a camera."""
+        images = [self.sims[row].portrait([0]) for row in rows]
+        return None if images[0] is None else torch.cat(images).cpu().numpy()
 
     def expert(self, parts: Sequence[tuple[int, Array]]) -> Array:
-        """What the task's expert would do, float32 (n, action_dim): pairs of a row, and where its goal is believed to
-        be, metres (3,) beside the true one.
+        """Return the expert's actions for displaced goals, float32 (n, action_dim).
+
+        Args:
+            parts: Pairs of a row and the displacement of its goal in metres, (3,).
         """
         actions = [self.sims[row].expert(torch.from_numpy(elsewhere[None])) for row, elsewhere in parts]
         return torch.cat(actions).cpu().numpy()
 
     def snapshot(self, _: None) -> None:
-        """Keeps what is needed to draw the present later."""
+        """Write snapshots of all envs, from which `draw` can render this instant later."""
         for row, sim in self.sims.items():
             self.arrays["snapshot"][row] = sim.snapshot()[0].numpy()
 
     def draw(self, rows: Sequence[int]) -> None:
-        """Draws some snapshots. An env of its own poses for them: those that play must not be touched."""
+        """Render some snapshots.
+
+        A separate env takes their states, since the envs with running episodes must not change.
+        """
         if self.studio is None:
             self.studio = self.make()
         for row in rows:
@@ -150,6 +159,7 @@ class SimulationWorker:
             self._keep("drawn", row, frames)
 
     def _advance(self, row: int, action: Array) -> None:
+        """Step one env and write the results to shared memory."""
         sim = self.sims[row]
         sim.advance(torch.from_numpy(action[None].copy()))
         for name in ("reward", "terminated", "success"):
@@ -157,18 +167,19 @@ class SimulationWorker:
         self.arrays["metrics"][:, row] = sim.metrics[:, 0].numpy()
 
     def _show(self, row: int) -> None:
-        """Writes down the observation of one env."""
+        """Write the observation of one env to shared memory."""
         self.arrays["state"][row] = self.sims[row].state[0].numpy()
         if self.draws:
             self._keep("frames", row, self.sims[row].frames())
 
     def _keep(self, array: str, row: int, frames: Mapping[str, torch.Tensor]) -> None:
+        """Write one env's frames to a shared array."""
         for camera, name in enumerate(self.layout.cameras):
-            self.arrays[array][camera, row] = frames[name][0].cpu().numpy()  # A GPU may draw what a CPU simulates.
+            self.arrays[array][camera, row] = frames[name][0].cpu().numpy()  # A GPU may render a CPU simulation.
 
 
 def serve(connection: Connection) -> None:
-    """Answers commands until the parent says so. Every answer carries its command's number."""
+    """Answer commands until `CLOSE`; every answer carries its command's number."""
     worker = SimulationWorker(connection)
     while True:
         number, command, argument = connection.recv()
@@ -183,14 +194,15 @@ def serve(connection: Connection) -> None:
 
 
 def main() -> None:
-    """The program: `python -m plaudit.envs.maniskill.worker DESCRIPTOR`."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business, which then ends us.
+    """Run the worker: `python -m plaudit.envs.maniskill.worker DESCRIPTOR`."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent handles Ctrl-C and then stops its workers.
     faulthandler.enable()
-    faulthandler.register(signal.SIGUSR1)  # The parent asks where we are when we do not answer.
+    faulthandler.register(signal.SIGUSR1)  # The parent requests a stack trace if the worker hangs.
     torch.set_num_threads(1)
-    with torch.inference_mode(), contextlib.suppress(EOFError, ConnectionError):  # Those say that the parent is gone.
+    # These errors mean that the parent has exited.
+    with torch.inference_mode(), contextlib.suppress(EOFError, ConnectionError):
         serve(Connection(int(sys.argv[1])))
-    os._exit(0)  # A simulator's exit functions take their time, and nothing here needs them.
+    os._exit(0)  # Skips the simulator's exit functions, which are slow and not needed.
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the embedded tasks share: control of the arm, observations, episodes, frames and saved states."""
+"""Base class of the embedded tasks: arm control, observations, episodes, frames, saved states."""
 
 from __future__ import annotations
 
@@ -24,34 +24,35 @@ from plaudit.utils.threads import simulation_threads
 Array = NDArray[np.float64]
 Ids = NDArray[np.int64]
 Rows = NDArray[np.int64] | slice
-"""Which envs: their indices, or `EVERYONE`."""
+"""A selection of envs: their indices, or `EVERYONE`."""
 
 EVERYONE = slice(None)
 
 WORKSPACE = np.array([[-0.3, -0.3, 0.012], [0.2, 0.3, 0.4]])
-"""Box that the gripper's target stays in, in metres."""
+"""Lower and upper corner of the box that the gripper's target is clipped to, in metres."""
 
 HAND_START = np.array([-0.1, 0.0, 0.17])
 MAX_LEAD = 2.0
-"""How far the target may run ahead of the gripper or the joints, in actions, when something is in their way."""
+"""Maximum lead of the target over the gripper or the joints, in full actions, when an obstacle blocks them."""
 
 
 def finger_target(action: Array) -> Array:
-    """Finger targets in metres for gripper actions in [-1, 1], from pressing to open as in ManiSkill.
+    """Return finger targets in metres for gripper actions in [-1, 1].
 
-    An action of 0.2 just touches the cube: noise around a closing action does not let go of what is held.
+    -1 presses the fingers together and 1 opens them, as in ManiSkill. An action of 0.2 just touches the cube, so noise
+    around a closing action does not release a grasped object.
     """
     return panda.FINGER_CLOSED + (panda.FINGER_OPEN - panda.FINGER_CLOSED) * 0.5 * (action + 1)
 
 
 class TaskEvaluation(NamedTuple):
-    """What a task says of the states that all envs are in; (num_envs,) each.
+    """A task's evaluation of the current state of every env; arrays are (num_envs,).
 
     Attributes:
-        terms: Of the dense reward, by name.
-        success: Whether the task is done.
+        terms: Terms of the dense reward, by name.
+        success: True if the task is done.
         metrics: Measurements, by name.
-        looks_done: Whether a picture looks like success, where that is not the same.
+        looks_done: True if an image of the state looks like success; `None` if that is the same as `success`.
     """
 
     terms: dict[str, Array]
@@ -61,14 +62,14 @@ class TaskEvaluation(NamedTuple):
 
 
 class ArmTask(TaskEnv):
-    """One robot, one object, one goal: the base of PushCube, PickCube and PegInsertion.
+    """Base of PushCube, PickCube and PegInsertion: one robot, one object, one goal.
 
-    Arrays are numpy float64 inside, as the simulator wants them, and torch float32 at the edge.
+    Arrays are numpy float64 inside, as the simulator requires, and torch float32 in the public interface.
 
     Args:
         cfg: The task's config.
-        device: Where tensors are handed out.
-        threads: Threads that simulate and render; 0 takes every core.
+        device: Device of the returned tensors.
+        threads: Number of threads that simulate and render; 0 uses every core.
     """
 
     cfg: ArmTaskConfig
@@ -77,7 +78,7 @@ class ArmTask(TaskEnv):
     fps = CONTROL_HZ
     has_gripper_action = True
     randoms = 8
-    """Random numbers that one episode draws."""
+    """Number of random numbers that one episode draws."""
 
     def __init__(self, cfg: ArmTaskConfig, device: torch.device | str = "cpu", threads: int = 0) -> None:
         super().__init__(cfg, device)
@@ -86,43 +87,58 @@ class ArmTask(TaskEnv):
         self.cameras = cfg.cameras
         self.readings = {name: Reading(*where) for name, where in cfg.readings.items()}
         self.frame_mode = cfg.frames
+
+        # Renderers are built on first use: a policy on states needs no OpenGL.
         self._threads = simulation_threads(threads)
         self.sim = BatchSim(self.build_model(), cfg.num_envs, SUBSTEPS, min(self._threads, cfg.num_envs))
         self._renderers: dict[tuple[int, int, bool], BatchRenderer] = {}
         self._viewer: Any = None
+
+        # Metres (ee) or radians (joint) that an action of 1 moves the target by.
         self.scale = cfg.action_scale or (0.03 if cfg.control == "ee" else 0.1)
+
+        # State of the episodes, beyond the simulator's own.
         self.seed = 0
         self.episode = np.zeros(cfg.num_envs, np.int64)
         self.target = np.zeros((cfg.num_envs, 3))
         self.tcp = np.zeros((cfg.num_envs, 3))
         self.hand = np.zeros((cfg.num_envs, 3, 3))
+
         self.action_space = gym.spaces.Box(-1.0, 1.0, (self.arm_actions + self.has_gripper_action,), np.float32)
         self.observation_space = self._observation_space()
 
-    # What a task defines.
+    # Methods that each task implements.
 
     @abstractmethod
     def build_model(self) -> mujoco.MjModel:
-        """The compiled scene."""
+        """Compile the scene."""
 
     @abstractmethod
     def place(self, ids: Ids, u: Array) -> None:
-        """Puts robot, object and goal of the envs `ids` where the random numbers u, (n, randoms) in [0, 1), say."""
+        """Place robot, object and goal of some envs at the start of an episode.
+
+        Args:
+            ids: Indices of the envs, (n,).
+            u: Random numbers in [0, 1) that determine the placement, (n, randoms).
+        """
 
     @abstractmethod
     def task_state(self, rows: Rows) -> Array:
-        """What the state observation of some envs holds beyond proprioception, (n, k)."""
+        """Return the task's part of the state observation, beyond proprioception, (n, k)."""
 
     @abstractmethod
     def evaluate_task(self) -> TaskEvaluation:
-        """What the present states are worth."""
+        """Compute reward terms, success and metrics of the current states."""
 
     @abstractmethod
     def expert_action(self) -> torch.Tensor:
-        """What the scripted expert would do now, float32 (num_envs, action_dim). Knows the true state; for `ee`."""
+        """Return the scripted expert's actions, float32 (num_envs, action_dim).
+
+        The expert reads the true state and works with `control: ee`.
+        """
 
     def misled_expert_action(self, offset: Array) -> torch.Tensor:
-        """What the expert would do if every goal were elsewhere, by metres (num_envs, 3)."""
+        """Return the expert's actions for goals shifted by `offset`, metres (num_envs, 3)."""
         goals = self.sim.scenery[:, :3].copy()
         self.sim.scenery[:, :3] += offset
         try:
@@ -130,26 +146,29 @@ class ArmTask(TaskEnv):
         finally:
             self.sim.scenery[:, :3] = goals
 
-    # The episode.
+    # Episodes and control.
 
     @property
     def arm_actions(self) -> int:
-        """Action dimensions that move the arm."""
+        """Number of action dimensions that move the arm."""
         return 3 if self.cfg.control == "ee" else 7
 
     def start(self, ids: torch.Tensor, seed: int | None = None) -> None:
-        which = ids.cpu().numpy()
+        rows = ids.cpu().numpy()
+
+        # A new seed restarts the episode count of every env, so that a seed always gives the same episodes.
         if seed is not None:
             self.seed = seed
             self.episode[:] = -1
-        self.episode[which] += 1
-        self.sim.state[which] = 0.0
-        self.place(which, episode_uniforms(self.seed, which, self.episode[which], self.randoms))
-        self.tcp[which], self.hand[which] = panda.forward(self.sim.qpos[which, :7])
-        self.target[which] = self.tcp[which]
+        self.episode[rows] += 1
+
+        self.sim.state[rows] = 0.0
+        self.place(rows, episode_uniforms(self.seed, rows, self.episode[rows], self.randoms))
+        self.tcp[rows], self.hand[rows] = panda.forward(self.sim.qpos[rows, :7])
+        self.target[rows] = self.tcp[rows]
 
     def place_robot(self, ids: Ids, tcp: Array, finger: float) -> None:
-        """Sets the arm so that its gripper is at tcp (n, 3) with each finger opened by `finger` metres."""
+        """Set the arm so that its gripper is at `tcp`, (n, 3), each finger opened by `finger` metres."""
         self.sim.qpos[ids, :7] = panda.inverse(tcp)
         self.sim.qpos[ids, 7:9] = finger
         self.sim.ctrl[ids] = self.sim.qpos[ids, :9]
@@ -157,48 +176,66 @@ class ArmTask(TaskEnv):
     def advance(self, action: torch.Tensor) -> Outcome:
         self.sim.step(self._actuator_targets(action.detach().cpu().double().clamp(-1, 1).numpy()))
         self._look()
-        verdict = self.evaluate_task()
-        success = verdict.success
-        rewards = {name: self._out(value) for name, value in verdict.terms.items()}
+        evaluation = self.evaluate_task()
+        success = evaluation.success
+
+        # The dense terms are reported in both reward modes.
+        rewards = {name: self._out(value) for name, value in evaluation.terms.items()}
         reward = torch.stack(list(rewards.values())).sum(0)
         if self.cfg.reward_mode == "sparse":
             reward = self._out(success)
-        ended = success if self.cfg.terminate_on_success else np.zeros_like(success)
+        terminated = success if self.cfg.terminate_on_success else np.zeros_like(success)
+        looks_done = evaluation.looks_done
+
         if self._viewer is not None:
             self._viewer.show(self.sim.qpos[0], self.sim.scenery[0])
+
+        # `from_numpy` shares memory, and `terminated` may be the same array as `success`: hence the copies.
         return Outcome(
             reward=reward,
-            terminated=torch.from_numpy(ended.copy()).to(self.device),
+            terminated=torch.from_numpy(terminated.copy()).to(self.device),
             success=torch.from_numpy(success.copy()).to(self.device),
-            looks_done=None if verdict.looks_done is None else torch.from_numpy(verdict.looks_done).to(self.device),
+            looks_done=None if looks_done is None else torch.from_numpy(looks_done).to(self.device),
             rewards=rewards,
-            metrics={name: self._out(value) for name, value in verdict.metrics.items()},
+            metrics={name: self._out(value) for name, value in evaluation.metrics.items()},
         )
 
     def _look(self) -> None:
-        """Where the gripper is now: forward kinematics of the present joint angles."""
+        """Update the gripper's pose by forward kinematics of the current joint angles."""
         self.tcp, self.hand = panda.forward(self.sim.qpos[:, :7])
 
     def _actuator_targets(self, action: Array) -> Array:
-        """Joint and finger targets (num_envs, 9) for actions (num_envs, action_dim) in [-1, 1]."""
+        """Return joint and finger targets for one control step.
+
+        Args:
+            action: (num_envs, action_dim), in [-1, 1].
+
+        Returns:
+            (num_envs, 9): seven joint angles in rad, two finger positions in m.
+        """
         arm = action[:, : self.arm_actions] * self.scale
-        most = MAX_LEAD * self.scale
+        max_lead = MAX_LEAD * self.scale
+
+        # An action moves the previous target, not the measured pose; the target's lead over the pose is limited.
         if self.cfg.control == "ee":
-            self.target = np.clip(self.tcp + np.clip(self.target + arm - self.tcp, -most, most), *WORKSPACE)
+            self.target = np.clip(self.tcp + np.clip(self.target + arm - self.tcp, -max_lead, max_lead), *WORKSPACE)
             joints = panda.inverse(self.target)
         else:
-            now = self.sim.qpos[:, :7]
-            joints = np.clip(now + np.clip(self.sim.ctrl[:, :7] + arm - now, -most, most), panda.LOWER, panda.UPPER)
+            angles = self.sim.qpos[:, :7]
+            lead = np.clip(self.sim.ctrl[:, :7] + arm - angles, -max_lead, max_lead)
+            joints = np.clip(angles + lead, panda.LOWER, panda.UPPER)
+
+        # Respect the real arm's speed limits. All joints slow down by the same factor, which keeps the direction.
         targets = self.sim.ctrl.copy()
         change = joints - targets[:, :7]
-        # The real arm's speed limits: the whole motion is slowed, so that its direction stays.
-        slow = np.maximum(1.0, np.abs(change / (panda.MAX_SPEED / CONTROL_HZ)).max(1, keepdims=True))
-        targets[:, :7] += change / slow
+        slowdown = np.maximum(1.0, np.abs(change / (panda.MAX_SPEED / CONTROL_HZ)).max(1, keepdims=True))
+        targets[:, :7] += change / slowdown
+
         if self.has_gripper_action:
             targets[:, 7:9] = finger_target(action[:, -1:])
         return targets
 
-    # What it shows.
+    # Observations and frames.
 
     @property
     def thing(self) -> Array:
@@ -206,8 +243,14 @@ class ArmTask(TaskEnv):
         return self.sim.qpos[:, 9:12]
 
     def proprioception(self, rows: Rows) -> Array:
-        """What the robot itself knows, (n, k): joints, speeds, gap, gripper position, and the servo's lead."""
-        qpos, qvel, tcp = self.sim.qpos[rows], self.sim.qvel[rows], self.tcp[rows]
+        """Return the robot's own measurements, (n, k).
+
+        Joint angles, joint speeds, gap between the fingers, gripper position, and the lead of the servo targets over
+        the measured pose, each multiplied by a fixed factor.
+        """
+        qpos = self.sim.qpos[rows]
+        qvel = self.sim.qvel[rows]
+        tcp = self.tcp[rows]
         lead = self.target[rows] - tcp if self.cfg.control == "ee" else self.sim.ctrl[rows, :7] - qpos[:, :7]
         gap = qpos[:, 7:8] + qpos[:, 8:9]
         return np.concatenate([qpos[:, :7], 0.3 * qvel[:, :7], 20 * gap, 5 * tcp, 10 * lead], axis=1)
@@ -230,7 +273,7 @@ class ArmTask(TaskEnv):
     def render_snapshots(self, snapshots: torch.Tensor) -> Frames:
         joints = self.sim.qpos.shape[1]
         qpos, scenery, looks = np.split(snapshots.numpy(), [joints, joints + self.sim.scenery.shape[1]], axis=1)
-        return self._paint(qpos, scenery, looks[:, 0], self.cameras, self.cfg.camera_size)
+        return self._render_states(qpos, scenery, looks[:, 0], self.cameras, self.cfg.camera_size)
 
     def portrait(self, ids: torch.Tensor) -> torch.Tensor:
         return self.draw(("show",), (240, 320), ids, fine=True)["show"]
@@ -238,23 +281,26 @@ class ArmTask(TaskEnv):
     def draw(
         self, cameras: tuple[str, ...], size: tuple[int, int], ids: torch.Tensor | None = None, fine: bool = False
     ) -> Frames:
-        """Frames from any camera at any (height, width) of the present state.
+        """Render the current state from any camera at any (height, width).
 
-        `fine` ones are for people, and look the same in all episodes.
+        `fine` frames are for people: better quality, and without domain randomization.
         """
-        which = EVERYONE if ids is None else ids.cpu().numpy()
-        looks = None if fine else self._looks(which)
-        return self._paint(self.sim.qpos[which], self.sim.scenery[which], looks, cameras, size, fine)
+        rows = EVERYONE if ids is None else ids.cpu().numpy()
+        looks = None if fine else self._looks(rows)
+        return self._render_states(self.sim.qpos[rows], self.sim.scenery[rows], looks, cameras, size, fine)
 
     def _looks(self, rows: Rows) -> Array:
-        """Which look the present episodes of some envs have, (n,): whole numbers below 2**53, exact in float64."""
+        """Return the appearance seeds of the current episodes of some envs, (n,).
+
+        Seeds are below 2**53, so they are exact in float64; `domain_randomization.look_of` turns them into appearances.
+        """
         ids = np.arange(self.num_envs)[rows]
         if self.cfg.randomize == 0:
             return np.zeros(len(ids))
-        # One random number more than `place` gets, so that a look tells nothing of where things are.
+        # One random number beyond those that `place` gets, so that the appearance is independent of the placement.
         return 2.0**53 * episode_uniforms(self.seed, ids, self.episode[ids], self.randoms + 1)[:, -1]
 
-    def _paint(
+    def _render_states(
         self,
         qpos: Array,
         scenery: Array,
@@ -263,6 +309,16 @@ class ArmTask(TaskEnv):
         size: tuple[int, int],
         fine: bool = False,
     ) -> Frames:
+        """Render states with the renderer for this size and quality, built on first use.
+
+        Args:
+            qpos: (n, nq).
+            scenery: (n, 7).
+            looks: (n,), appearance seeds; `None` renders the scene as modelled.
+            cameras: Camera names.
+            size: Height and width in pixels.
+            fine: Render for people.
+        """
         key = (size[0], size[1], fine)
         if key not in self._renderers:
             self._renderers[key] = BatchRenderer(self.sim.model, *size, self._threads, fine)
@@ -270,6 +326,7 @@ class ArmTask(TaskEnv):
         return {name: torch.from_numpy(pixels).to(self.device) for name, pixels in frames.items()}
 
     def _observation_space(self) -> gym.spaces.Dict:
+        """Build the space of `observe`'s output, with widths read from the arrays themselves."""
         width = self.proprioception(EVERYONE).shape[1]
         spaces: dict[str, gym.Space[Any]] = {}
         if self.cfg.obs_mode == "state":
@@ -280,9 +337,10 @@ class ArmTask(TaskEnv):
         return gym.spaces.Dict({"state": gym.spaces.Box(-np.inf, np.inf, (width,), np.float32), **spaces})
 
     def _out(self, array: NDArray[Any]) -> torch.Tensor:
+        """Convert a numpy array to a float32 tensor on the env's device."""
         return torch.from_numpy(array.astype(np.float32)).to(self.device)
 
-    # Saved states, the viewer, the end.
+    # Saved states, viewer and closing.
 
     def state_dict(self) -> dict[str, Any]:
         arrays = {name: torch.from_numpy(value.copy()) for name, value in self._saved().items()}
@@ -299,7 +357,7 @@ class ArmTask(TaskEnv):
         return self.observe()
 
     def _saved(self) -> dict[str, NDArray[Any]]:
-        """The arrays that make up the env's state."""
+        """Return the arrays that make up the env's state, not copied."""
         sim = self.sim
         return {
             "physics": sim.state,
@@ -310,7 +368,7 @@ class ArmTask(TaskEnv):
         }
 
     def open_viewer(self) -> None:
-        """Opens MuJoCo's viewer on the first env."""
+        """Open MuJoCo's viewer on the first env."""
         from plaudit.envs.mujoco.viewer import Viewer
 
         self._viewer = Viewer(self.sim.model)

@@ -1,4 +1,4 @@
-"""Frames of many states of one model, drawn by one GL context per thread."""
+"""Batch renderer: frames of many states of one model, with one GL context per thread."""
 
 from __future__ import annotations
 
@@ -21,14 +21,17 @@ from plaudit.errors import MissingDependencyError
 Pixels = NDArray[np.uint8]
 
 COARSE = (0, 10, 4, 1)
-"""Shadow map, slices, stacks, quads: what a 64-pixel frame can show, and five times faster than MuJoCo's defaults."""
+"""Shadow map size, slices, stacks, quads: enough for 64-pixel frames, five times faster than MuJoCo's defaults."""
 
 FINE = (2048, 28, 16, 4)
-"""The same for pictures that people look at, which also get shadows and a sky."""
+"""The same for frames that people look at, which also have shadows and a sky."""
 
 
 def _gl_context(width: int, height: int) -> Any:
-    """An off-screen context: EGL where `MUJOCO_GL` says so, even if the user imported mujoco before us."""
+    """Create an off-screen GL context.
+
+    It is an EGL context if `MUJOCO_GL` is "egl", even if the user imported mujoco before this package.
+    """
     if os.environ.get("MUJOCO_GL") == "egl":
         from mujoco.egl import GLContext
 
@@ -37,9 +40,9 @@ def _gl_context(width: int, height: int) -> Any:
 
 
 class _RenderThread:
-    """A thread that does what it is given, in order.
+    """A thread that runs submitted calls in order.
 
-    Not an executor's: those are gone before anything can be cleaned up at the interpreter's end.
+    An executor would not do: its threads end before exit handlers can free the GL contexts at interpreter shutdown.
     """
 
     def __init__(self, name: str) -> None:
@@ -47,16 +50,17 @@ class _RenderThread:
         Thread(target=self._run, name=name, daemon=True).start()
 
     def submit(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
-        """Queues a call; the future holds its result."""
+        """Queue a call and return the future of its result."""
         future: Future[Any] = Future()
         self._jobs.put((future, function, args))
         return future
 
     def stop(self) -> None:
-        """Ends the thread after what is queued."""
+        """End the thread after the queued calls."""
         self._jobs.put(None)
 
     def _run(self) -> None:
+        """Run queued calls until `stop`; exceptions go to the call's future."""
         while (job := self._jobs.get()) is not None:
             future, function, args = job
             try:
@@ -65,26 +69,35 @@ class _RenderThread:
                 future.set_exception(error)
 
 
-class _Painter:
-    """One GL context with its scene. Lives and dies on the thread that made it (EGL refuses any other)."""
+class _ThreadRenderer:
+    """One GL context with its scene.
+
+    It must be created, used and closed on the same thread, because EGL refuses any other.
+    """
 
     def __init__(self, model: mujoco.MjModel, height: int, width: int, fine: bool) -> None:
         self.model = model
         self.data = mujoco.MjData(model)
         self.viewport = mujoco.MjrRect(0, 0, width, height)
         self.option = mujoco.MjvOption()
+
         self.gl = _gl_context(width, height)
         self.gl.make_current()
-        # MuJoCo tessellates shapes and sizes the shadow map when a context is made.
+
+        # MuJoCo tessellates shapes and sizes the shadow map when a context is created, so the quality is set first.
         quality = model.vis.quality
         quality.shadowsize, quality.numslices, quality.numstacks, quality.numquads = FINE if fine else COARSE
         self.context = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_50)
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self.context)
         mujoco.mjr_resizeOffscreen(width, height, self.context)
+
+        # Shadows and sky for fine frames only, reflections for none.
         self.scene = mujoco.MjvScene(model, maxgeom=200)
         flags = mujoco.mjtRndFlag
         for flag in (flags.mjRND_SHADOW, flags.mjRND_REFLECTION, flags.mjRND_SKYBOX):
             self.scene.flags[flag] = fine and flag != flags.mjRND_REFLECTION
+
+        # OpenGL's first row is the bottom one, so frames are flipped when copied out of this buffer.
         self.upside_down = np.empty((height, width, 3), np.uint8)
         self.dresser: Dresser | None = None
 
@@ -96,13 +109,26 @@ class _Painter:
         cameras: list[Any],
         out: Pixels,
     ) -> None:
-        """Draws states qpos (n, nq), scenery (n, 7) into out, uint8 (len(cameras), n, H, W, 3)."""
-        data, model = self.data, self.model
+        """Render states into `out`.
+
+        Args:
+            qpos: (n, nq).
+            scenery: (n, 7), position and quaternion of the mocap body.
+            looks: Appearance of each state; `None` renders the scene as modelled.
+            cameras: `MjvCamera` objects.
+            out: Receives the frames, uint8 (len(cameras), n, H, W, 3).
+        """
+        model = self.model
+        data = self.data
         for i in range(len(qpos)):
             data.qpos[:] = qpos[i]
-            data.mocap_pos[0], data.mocap_quat[0] = scenery[i, :3], scenery[i, 3:]
+            data.mocap_pos[0] = scenery[i, :3]
+            data.mocap_quat[0] = scenery[i, 3:]
+
+            # Rendering needs only poses, cameras and lights, not the whole of `mj_forward`.
             mujoco.mj_kinematics(model, data)
             mujoco.mj_camlight(model, data)
+
             for c, camera in enumerate(cameras):
                 mujoco.mjv_updateScene(model, data, self.option, None, camera, mujoco.mjtCatBit.mjCAT_ALL, self.scene)
                 if looks is not None:
@@ -112,39 +138,47 @@ class _Painter:
                 out[c, i] = self.upside_down[::-1]
 
     def _dress(self, look: SceneAppearance, camera: int) -> None:
+        """Apply an appearance to the scene, which `mjv_updateScene` has just filled in."""
         if self.dresser is None:
             self.dresser = Dresser(self.model, self.scene)
         self.dresser.dress(look, camera, self.data.cam_xmat[camera].reshape(3, 3))
 
     def close(self) -> None:
+        """Free the contexts."""
         self.context.free()
         self.gl.free()
 
 
 class BatchRenderer:
-    """Draws batches of states, each thread its share.
+    """Render batches of states, split evenly over threads.
 
     Args:
-        model: The scene.
-        height: Of a frame, in pixels.
-        width: Of a frame, in pixels.
-        threads: Threads that draw.
-        fine: For people: smooth shapes, shadows, a sky. Several times slower.
+        model: The compiled scene.
+        height: Height of a frame, in pixels.
+        width: Width of a frame, in pixels.
+        threads: Number of render threads.
+        fine: Render for people: smooth shapes, shadows, a sky. Several times slower.
     """
 
     def __init__(self, model: mujoco.MjModel, height: int, width: int, threads: int, fine: bool = False) -> None:
         self.model = model
         self.size = (height, width)
+
+        # Each renderer is created on its own thread, because its GL context is bound to that thread.
         self._threads = [_RenderThread(f"render{i}") for i in range(threads)]
         try:
-            self._painters = [t.submit(_Painter, model, height, width, fine).result() for t in self._threads]
+            self._thread_renderers = [
+                t.submit(_ThreadRenderer, model, height, width, fine).result() for t in self._threads
+            ]
         except (ImportError, AttributeError, RuntimeError, mujoco.FatalError) as error:
             raise MissingDependencyError(
                 f"no OpenGL for rendering without a screen ({error}). On Debian or Ubuntu: "
                 "sudo apt-get install libegl1 libgl1-mesa-dri"
             ) from error
-        # For those who forget to close. Registered after mujoco's own exit function, to run before it ends EGL.
-        self._end = weakref.finalize(self, _free, list(zip(self._threads, self._painters, strict=True)))
+
+        # Free the contexts even if `close` is never called. Exit functions run in reverse order: this one is registered
+        # after mujoco's own, so it runs before mujoco shuts EGL down.
+        self._end = weakref.finalize(self, _free, list(zip(self._threads, self._thread_renderers, strict=True)))
         atexit.register(self._end)
 
     def render(
@@ -155,17 +189,17 @@ class BatchRenderer:
         looks: NDArray[np.float64] | None = None,
         strength: float = 0.0,
     ) -> dict[str, Pixels]:
-        """Frames of some states.
+        """Render some states from some cameras.
 
         Args:
             qpos: (n, nq).
-            scenery: (n, 7).
-            cameras: Their names.
-            looks: (n,), numbers of the states' looks, for `look_of`. `None`: as modelled.
-            strength: Of the looks, 0 to 1; 0 is as modelled.
+            scenery: (n, 7), position and quaternion of the mocap body.
+            cameras: Camera names.
+            looks: (n,), the states' appearance seeds, for `look_of`; `None` renders the scene as modelled.
+            strength: Strength of the domain randomization, 0 to 1; 0 renders the scene as modelled.
 
         Returns:
-            Camera name to uint8 (n, H, W, 3).
+            Camera name to frames, uint8 (n, H, W, 3).
         """
         views = []
         for name in cameras:
@@ -173,26 +207,34 @@ class BatchRenderer:
             view.type = mujoco.mjtCamera.mjCAMERA_FIXED
             view.fixedcamid = self.model.camera(name).id
             views.append(view)
+
         out = np.empty((len(cameras), len(qpos), *self.size, 3), np.uint8)
-        worn = [look_of(int(number), strength) for number in looks] if looks is not None and strength > 0 else None
+        appearances = None
+        if looks is not None and strength > 0:
+            appearances = [look_of(int(number), strength) for number in looks]
+
+        # One contiguous slice of the states per thread; with fewer states than threads, some slices are empty.
         shares = np.array_split(np.arange(len(qpos)), len(self._threads))
         jobs = []
-        for thread, painter, share in zip(self._threads, self._painters, shares, strict=True):
+        for thread, renderer, share in zip(self._threads, self._thread_renderers, shares, strict=True):
             if len(share):
                 part = slice(share[0], share[-1] + 1)
-                dress = None if worn is None else worn[part]
-                jobs.append(thread.submit(painter.paint, qpos[part], scenery[part], dress, views, out[:, part]))
+                part_looks = None if appearances is None else appearances[part]
+                jobs.append(thread.submit(renderer.paint, qpos[part], scenery[part], part_looks, views, out[:, part]))
+
+        # `result` also raises a thread's exception here.
         for job in jobs:
             job.result()
         return dict(zip(cameras, out, strict=True))
 
     def close(self) -> None:
-        """Frees each context on its own thread; a second call does nothing."""
+        """Free each context on its own thread; a second call does nothing."""
         self._end()
         atexit.unregister(self._end)
 
 
-def _free(drawers: list[tuple[_RenderThread, _Painter]]) -> None:
-    for thread, painter in drawers:
-        thread.submit(painter.close).result()
+def _free(workers: list[tuple[_RenderThread, _ThreadRenderer]]) -> None:
+    """Close each renderer on its own thread, then end the thread."""
+    for thread, renderer in workers:
+        thread.submit(renderer.close).result()
         thread.stop()

@@ -19,80 +19,90 @@ Labels: TypeAlias = NDArray[Any]
 Curve: TypeAlias = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 BINS = 15
-"""Of equal width, as in most of the literature since Guo et al. (2017), so that numbers can be compared."""
+"""Number of calibration bins of equal width, as in most of the literature since Guo et al. (2017), to be comparable."""
 
 
 def roc_curve(values: Values, labels: Labels) -> Curve:
-    """False-positive and true-positive rates of frames, from the highest threshold to the lowest, (0, 0) first.
+    """Return the false-positive and true-positive rates of frames.
 
-    A point for each distinct value: equal values fire together. All NaN where there is one class only.
+    Points run from the highest threshold to the lowest, (0, 0) first, one for each distinct value: equal values fire
+    together. A rate is all NaN if its class has no frames.
     """
-    right, wrong = _fired(values, labels)
-    return _share(np.append(0, wrong)), _share(np.append(0, right))
+    true_positives, false_positives = _positive_counts(values, labels)
+    return _normalised(np.append(0, false_positives)), _normalised(np.append(0, true_positives))
 
 
 def precision_recall_curve(values: Values, labels: Labels) -> Curve:
-    """Recall and precision of frames, from the highest threshold to the lowest; a point for each distinct value."""
-    right, wrong = _fired(values, labels)
-    return _share(right), right / (right + wrong)
+    """Return the recall and precision of frames.
+
+    Points run from the highest threshold to the lowest, one for each distinct value.
+    """
+    true_positives, false_positives = _positive_counts(values, labels)
+    return _normalised(true_positives), true_positives / (true_positives + false_positives)
 
 
 def roc_auc(values: Values, labels: Labels) -> float:
-    """Chance that a frame of success scores higher than one of failure; an equal score is half a win."""
-    false, true = roc_curve(values, labels)
-    return float(np.sum(np.diff(false) * (true[1:] + true[:-1]) / 2))
+    """Return the area under the ROC curve.
+
+    It is the probability that a success frame scores higher than a failure frame; ties count one half.
+    """
+    false_rate, true_rate = roc_curve(values, labels)
+    return float(np.sum(np.diff(false_rate) * (true_rate[1:] + true_rate[:-1]) / 2))
 
 
 def average_precision(values: Values, labels: Labels) -> float:
-    """The mean precision over recall, each precision counting for the recall that it adds; nothing is interpolated."""
+    """Return the average precision, each precision weighted by the recall it adds; no interpolation."""
     recall, precision = precision_recall_curve(values, labels)
     return float(np.sum(np.diff(recall, prepend=0.0) * precision))
 
 
 def brier(probabilities: Values, labels: Labels) -> float:
-    """Mean squared distance of probability and label."""
+    """Return the Brier score: the mean squared difference of probability and label."""
     return float(np.mean((probabilities - labels) ** 2))
 
 
 def reliability(
     probabilities: Values, labels: Labels
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
-    """Mean probability and share of successes in each bin, NaN where it is empty, and the bins' frames; (`BINS`,) each.
+    """Return mean probability, share of successes and frame count of each bin.
 
-    Bins are half open, [0, 1/15) first, and the last holds 1.
+    All three are (`BINS`,); the first two are NaN for empty bins. Bins are half open, [0, 1/15) first, and the last one
+    includes 1.
     """
-    place = np.minimum((probabilities * BINS).astype(np.int64), BINS - 1)
-    count = np.bincount(place, minlength=BINS)
-    sums = [np.bincount(place, weights, BINS) for weights in (probabilities, labels)]
-    said, true = (np.divide(total, count, out=np.full(BINS, math.nan), where=count > 0) for total in sums)
-    return said, true, count
+    bins = np.minimum((probabilities * BINS).astype(np.int64), BINS - 1)
+    count = np.bincount(bins, minlength=BINS)
+    sums = [np.bincount(bins, weights, BINS) for weights in (probabilities, labels)]
+    predicted, actual = (np.divide(total, count, out=np.full(BINS, math.nan), where=count > 0) for total in sums)
+    return predicted, actual, count
 
 
 def ece(probabilities: Values, labels: Labels) -> float:
-    """Expected calibration error: how far probability and share of successes lie apart in a bin, averaged over frames.
+    """Return the expected calibration error.
 
-    Bins are of the probability of success, not of the likelier class, so that being too sure of successes cannot make
-    up for being too unsure of failures.
+    It is the absolute difference of mean probability and share of successes in a bin, averaged over frames. Bins are of
+    the probability of success, not of the likelier class, so that overconfidence in successes cannot cancel
+    underconfidence in failures.
     """
-    said, true, count = reliability(probabilities, labels)
-    return float(np.nansum(np.abs(said - true) * count) / count.sum())
+    predicted, actual, count = reliability(probabilities, labels)
+    return float(np.nansum(np.abs(predicted - actual) * count) / count.sum())
 
 
-def _fired(values: Values, labels: Labels) -> Curve:
-    """How many frames of success and of failure are at or above each distinct value, descending."""
+def _positive_counts(values: Values, labels: Labels) -> Curve:
+    """Count the success and failure frames at or above each distinct value, descending."""
     order = np.argsort(-values, kind="stable")
     ordered = values[order]
     last = np.append(np.flatnonzero(np.diff(ordered)), len(ordered) - 1)
-    right = np.cumsum(labels[order] == 1)[last].astype(np.float64)
-    return right, last + 1.0 - right
+    true_positives = np.cumsum(labels[order] == 1)[last].astype(np.float64)
+    return true_positives, last + 1.0 - true_positives
 
 
-def _share(counts: NDArray[np.float64]) -> NDArray[np.float64]:
+def _normalised(counts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Divide cumulative counts by the last one; all NaN if that is 0."""
     return counts / counts[-1] if counts[-1] else np.full(len(counts), math.nan)
 
 
 Metrics: TypeAlias = dict[str, float]
-"""Flat names to numbers. What cannot be measured is NaN; `why_missing` says why."""
+"""Metric name to number, flat. Metrics that cannot be measured are NaN; `why_missing` gives the reasons."""
 
 Mask: TypeAlias = NDArray[np.bool_]
 
@@ -110,22 +120,28 @@ _NEEDS = {
 
 
 def evaluate(scores: Scores, calibration: Calibration, decision: Decision) -> Metrics:
-    """All that is reported of a model, from the scores of episodes on which nothing was picked.
+    """Compute all reported metrics of a model from the scores of held-out episodes.
 
-    Rates come with 95 % bounds (`_low`, `_high`). Those of frames and episodes are of the decision, with its hold and
-    release; in `terminal` mode of each episode's last frame alone. ROC AUC, average precision, Brier score, log loss
-    and calibration error are of the probabilities of all frames.
+    The episodes must not have been used to select anything. Rates come with 95 % bounds (`_low`, `_high`). Rates of
+    frames and episodes describe the decision, with its hold and release; in `terminal` mode they describe only each
+    episode's last frame. ROC AUC, average precision, Brier score, log loss and calibration error describe the
+    probabilities of all frames.
 
     Args:
-        scores: Of held-out episodes.
-        calibration: From the validation split.
-        decision: With the threshold from there too.
+        scores: Scores of held-out episodes.
+        calibration: Calibration fitted on the validation split.
+        decision: Decision with the threshold picked on the validation split.
     """
+    # Rates count only the frames at which a decision is made.
     p = calibration.probabilities(scores.logits)
     fired = fires(p, scores, decision)
     success = scores.labels == 1
-    masks = fired, success & asked(scores, decision.mode), ~success & asked(scores, decision.mode)
+    decided = asked(scores, decision.mode)
+    masks = (fired, success & decided, ~success & decided)
+
+    # Instants between neighbouring frames of the same episode.
     gaps = np.diff(scores.instant)[np.diff(scores.episode) == 0]
+
     metrics = {
         **_frame_rates(scores, *masks),
         "roc_auc": roc_auc(scores.logits, scores.labels),
@@ -140,88 +156,116 @@ def evaluate(scores: Scores, calibration: Calibration, decision: Decision) -> Me
         "episodes": len(scores.starts),
         "frame_stride": float(np.median(gaps)) if len(gaps) else math.nan,
     }
+
+    # Disagreement between heads as a detector of wrong frames.
     if scores.spread is not None:
         metrics["disagreement_auc"] = roc_auc(scores.spread, (p > decision.threshold) != success)
     return metrics
 
 
 def why_missing(metrics: Mapping[str, float]) -> dict[str, str]:
-    """Why each number that is NaN could not be measured."""
+    """Return the reason for each metric that is NaN."""
     reasons: dict[str, list[str]] = {}
     absent = {
         "no success frames": not metrics["true_positives"] + metrics["false_negatives"],
         "no failure frames": not metrics["true_negatives"] + metrics["false_positives"],
     }
+
+    # A reason applies unless the counts show that the frames do exist.
     for reason, names in _NEEDS.items():
         for name in names:
             if math.isnan(metrics.get(name, 0.0)) and absent.get(reason, True):
                 reasons.setdefault(name, []).append(reason)
-    return {name: " and ".join(why) for name, why in reasons.items()}
+
+    return {name: " and ".join(causes) for name, causes in reasons.items()}
 
 
 def episode_mistakes(scores: Scores, fired: Mask, success: Mask, failure: Mask) -> tuple[Mask, Mask]:
-    """Which episodes have a false positive at any frame, and which have successes of which none was seen, (episodes,).
+    """Return the masks of episodes with a false positive and with a missed success.
+
+    An episode has a false positive if the model fires at any failure frame, and a missed success if it has success
+    frames and the model fires at none of them. Both masks are (episodes,).
 
     Args:
-        scores: Whose frames the others are of, (n,) each.
-        fired: The decisions.
-        success: Frames of success at which a decision was made.
-        failure: Those that are not of success.
+        scores: Scores of the frames that the masks below, (n,) each, refer to.
+        fired: Frames at which the model fires.
+        success: Success frames at which a decision was made.
+        failure: Other frames at which a decision was made.
     """
-    fooled = scores.per_episode(fired & failure) > 0
+    false_positive = scores.per_episode(fired & failure) > 0
     missed = (scores.per_episode(success) > 0) & (scores.per_episode(fired & success) == 0)
-    return fooled, missed
+    return false_positive, missed
 
 
 def _frame_rates(scores: Scores, fired: Mask, success: Mask, failure: Mask) -> Metrics:
-    """Accuracy and its kin, and the confusion that they come from."""
-    right = {"true_positives": success & fired, "true_negatives": failure & ~fired}
-    wrong = {"false_positives": failure & fired, "false_negatives": success & ~fired}
+    """Compute accuracy, precision, recall and specificity, with bounds, and the confusion matrix."""
+    correct = {"true_positives": success & fired, "true_negatives": failure & ~fired}
+    incorrect = {"false_positives": failure & fired, "false_negatives": success & ~fired}
     metrics: Metrics = {}
-    parts = {}
+    ratios = {}
+
     for name, hits, among in (
-        ("accuracy", right["true_positives"] | right["true_negatives"], success | failure),
-        ("precision", right["true_positives"], fired),
-        ("recall", right["true_positives"], success),
-        ("specificity", right["true_negatives"], failure),
+        ("accuracy", correct["true_positives"] | correct["true_negatives"], success | failure),
+        ("precision", correct["true_positives"], fired),
+        ("recall", correct["true_positives"], success),
+        ("specificity", correct["true_negatives"], failure),
     ):
-        rate, influence, episodes = parts[name] = _ratio(scores, hits, among)
+        rate, influence, episodes = ratios[name] = _ratio(scores, hits, among)
         low, high = clustered_bounds(rate, influence, episodes, int(among.sum()))
         metrics |= {name: rate, f"{name}_low": low, f"{name}_high": high}
-    (recall, moves, some), (specificity, moves_too, others) = parts["recall"], parts["specificity"]
+
+    # Balanced accuracy is the mean of recall and specificity; so is each episode's influence on it.
+    recall, recall_influence, recall_episodes = ratios["recall"]
+    specificity, specificity_influence, specificity_episodes = ratios["specificity"]
     balanced = (recall + specificity) / 2
-    low, high = clustered_bounds(balanced, (moves + moves_too) / 2, min(some, others), int((success | failure).sum()))
+    influence = (recall_influence + specificity_influence) / 2
+    episodes = min(recall_episodes, specificity_episodes)
+    low, high = clustered_bounds(balanced, influence, episodes, int((success | failure).sum()))
     metrics |= {"balanced_accuracy": balanced, "balanced_accuracy_low": low, "balanced_accuracy_high": high}
-    return metrics | {name: int(mask.sum()) for name, mask in (right | wrong).items()}
+
+    return metrics | {name: int(mask.sum()) for name, mask in (correct | incorrect).items()}
 
 
 def _ratio(scores: Scores, hits: Mask, among: Mask) -> tuple[float, NDArray[np.float64], int]:
-    """The share of frames `among` which are `hits`, how each episode moves it (episodes,), and how many have any."""
-    top, bottom = scores.per_episode(hits), scores.per_episode(among)
-    total = int(bottom.sum())
+    """Compute the share of `hits` in the frames `among`.
+
+    Returns:
+        The share, each episode's influence on it (episodes,), and the number of episodes with frames in `among`.
+    """
+    numerator = scores.per_episode(hits)
+    denominator = scores.per_episode(among)
+    total = int(denominator.sum())
     if not total:
-        return math.nan, np.zeros(len(top)), 0
-    rate = int(top.sum()) / total
-    return rate, (top - rate * bottom) / total, int((bottom > 0).sum())
+        return math.nan, np.zeros(len(numerator)), 0
+    rate = int(numerator.sum()) / total
+    return rate, (numerator - rate * denominator) / total, int((denominator > 0).sum())
 
 
 def _episode_rates(scores: Scores, fired: Mask, success: Mask, failure: Mask) -> Metrics:
-    """Episodes with a false positive at any frame, of all, of failed and of successful ones; and missed successes."""
-    fooled, missed = episode_mistakes(scores, fired, success, failure)
-    could, succeeded = scores.per_episode(failure) > 0, scores.per_episode(success) > 0
+    """Compute rates of episodes with a false positive and with a missed success.
+
+    False positives are counted over all episodes, over failed ones, and over successful ones (firing early).
+    """
+    false_positive, missed = episode_mistakes(scores, fired, success, failure)
+    has_failure = scores.per_episode(failure) > 0
+    succeeded = scores.per_episode(success) > 0
     metrics: Metrics = {}
+
+    # Episodes are independent, so these bounds need no correction for clusters.
     for name, events, trials in (
-        ("episode_false_positive_rate", fooled, could),
-        ("failed_episode_false_positive_rate", fooled & ~succeeded, could & ~succeeded),
-        ("early_firing_rate", fooled & succeeded, could & succeeded),
+        ("episode_false_positive_rate", false_positive, has_failure),
+        ("failed_episode_false_positive_rate", false_positive & ~succeeded, has_failure & ~succeeded),
+        ("early_firing_rate", false_positive & succeeded, has_failure & succeeded),
         ("episode_miss_rate", missed, succeeded),
     ):
-        count, total = int(events.sum()), int(trials.sum())
+        count = int(events.sum())
+        total = int(trials.sum())
         low, high = rate_bounds(count, total)
         metrics |= {name: count / total if total else math.nan, f"{name}_low": low, f"{name}_high": high}
+
     return metrics | {
-        "episode_false_positives": int(fooled.sum()),
-        "episodes_with_failure": int(could.sum()),
+        "episode_false_positives": int(false_positive.sum()),
+        "episodes_with_failure": int(has_failure.sum()),
         "episode_misses": int(missed.sum()),
         "episodes_with_success": int(succeeded.sum()),
     }

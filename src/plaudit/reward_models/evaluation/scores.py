@@ -1,4 +1,4 @@
-"""Scores of whole splits, with their labels and episodes."""
+"""Scores of all frames of a split, with their labels and episodes."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _DTYPES = {"logits": np.float32, "labels": np.int8, "episode": np.int64, "instan
 class Scores:
     """Uncalibrated scores of frames whose label is known, ordered by episode and then by instant.
 
-    Frames without a label are left out before. What is wrong with the arrays is a `DataError`, so that whoever holds
-    one of these need not look again.
+    Frames without a label must be left out before. The constructor validates the arrays and raises a `DataError`, so
+    that code which receives an instance need not check again.
 
     Attributes:
         logits: float32 (n,), the mean over the ensemble's heads.
         labels: int8 (n,): 1 success, 0 failure.
-        episode: int64 (n,), which episode each frame is of; any numbers that ascend.
-        instant: int32 (n,), ascending within an episode. Frames may be few of the episode's instants.
-        spread: float32 (n,), how much the ensemble's heads disagree; `None` where there is one head.
+        episode: int64 (n,), the episode number of each frame; any ascending numbers.
+        instant: int32 (n,), ascending within an episode. Not every instant of the episode needs a frame.
+        spread: float32 (n,), the disagreement (standard deviation) of the ensemble's heads; `None` with a single head.
     """
 
     logits: NDArray[np.float32]
@@ -46,10 +46,14 @@ class Scores:
         count = len(self.logits)
         if not count:
             raise DataError("scores: no frame was scored; at least one with a label is needed.")
+
+        # Types and shapes come first: the checks below index into the arrays.
         for name, array in self._arrays().items():
             if array.dtype != _DTYPES[name] or array.shape != (count,):
                 expected = f"{np.dtype(_DTYPES[name])} ({count},)"
                 raise DataError(f"scores: {name} must be {expected}, not {array.dtype} {array.shape}.")
+
+        # Without a spread, the logits are checked twice.
         for name in ("logits", "spread"):
             array = self._arrays().get(name, self.logits)
             if not np.isfinite(array).all():
@@ -57,19 +61,23 @@ class Scores:
                 raise DataError(
                     f"scores: {name} of {self.place(row)} is {array[row]}; the model or its input is broken."
                 )
+
         if not np.isin(self.labels, (0, 1)).all():
             row = int(np.flatnonzero(~np.isin(self.labels, (0, 1)))[0])
             raise DataError(
                 f"scores: the label of {self.place(row)} is {self.labels[row]}; leave out what is not 0 or 1."
             )
-        later, same = np.diff(self.episode) > 0, np.diff(self.episode) == 0
-        ordered = later | (same & (np.diff(self.instant) > 0))
+
+        # Each row is of a later episode than the row before, or of the same episode at a later instant.
+        next_episode = np.diff(self.episode) > 0
+        same_episode = np.diff(self.episode) == 0
+        ordered = next_episode | (same_episode & (np.diff(self.instant) > 0))
         if not ordered.all():
             row = int(np.flatnonzero(~ordered)[0]) + 1
             raise DataError(f"scores: {self.place(row)} is out of order; sort by episode and instant, each frame once.")
 
     def __len__(self) -> int:
-        """Frames."""
+        """Return the number of frames."""
         return len(self.logits)
 
     @cached_property
@@ -83,26 +91,26 @@ class Scores:
         return np.append(self.starts[1:], len(self)) - 1
 
     def per_episode(self, values: NDArray[Any]) -> NDArray[np.int64]:
-        """Sums of numbers or truths (n,) within each episode, (episodes,)."""
+        """Sum integers or booleans (n,) within each episode, (episodes,)."""
         return np.add.reduceat(values.astype(np.int64), self.starts)
 
     def part(self, chosen: NDArray[np.bool_]) -> Scores:
-        """Some of the frames, where `chosen`, (n,), says so; at least one."""
+        """Return the frames selected by the mask `chosen`, (n,); it must select at least one."""
         return Scores(**{name: array[chosen] for name, array in self._arrays().items()})
 
     def place(self, row: int) -> str:
-        """Where a row is, for messages."""
+        """Return the episode and instant of a row, for messages."""
         return f"episode {self.episode[row]}, instant {self.instant[row]}"
 
     def save(self, path: str | Path) -> None:
-        """Writes an npz file, whole or not at all."""
+        """Write an npz file atomically."""
         arrays: dict[str, Any] = {**self._arrays()}
         with whole_file(path) as temporary, temporary.open("wb") as file:
             np.savez(file, **arrays)
 
     @classmethod
     def load(cls, path: str | Path) -> Scores:
-        """Reads what `save` wrote, without pickle; a damaged file is a `DataError` that names it."""
+        """Read a file of `save`, without pickle; a damaged file raises a `DataError` that names it."""
         try:
             with np.load(path, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in _DTYPES if name != "spread" or name in file}
@@ -110,41 +118,48 @@ class Scores:
             raise DataError(f"{path}: there is no such file of scores.") from None
         except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
             raise DataError(f"{path}: is not a file of scores, or is damaged. Fit again, or restore it.") from error
+
+        # The constructor validates the arrays; add the file name to its message.
         try:
             return cls(**arrays)
         except DataError as error:
             raise DataError(f"{path}: {error}") from None
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays by attribute name, without those that are `None`."""
         arrays = {name: getattr(self, name) for name in _DTYPES}
         return {name: array for name, array in arrays.items() if array is not None}
 
 
 BATCH = 64
-"""Frames that are scored together: enough for a CPU, and little memory with a large encoder."""
+"""Frames scored per batch: enough to use a CPU fully, and little memory with a large encoder."""
 
 
 def score(model: RewardModel, feed: Feed, ranks: Ranks | None = None) -> Scores:
-    """Scores of all frames of a feed; episodes are numbered as in its data set's source, and row i is `feed.rows[i]`.
+    """Score all frames of a feed.
 
-    The model is in evaluation mode afterwards.
+    Episodes are numbered as in the data set's source, and row i is `feed.rows[i]`. The model is in evaluation mode
+    afterwards.
 
     Args:
-        model: What scores.
-        feed: The frames.
-        ranks: Processes that all call this with the same model, and divide the frames; all get all scores.
+        model: Reward model that scores the frames.
+        feed: Frames to score.
+        ranks: Processes that all call this function with the same model and divide the frames; each gets all scores.
     """
     ranks = ranks or Alone()
     device = next(model.parameters()).device
     model.eval()
     logits = torch.zeros(len(feed.rows), model.heads)
-    # Whole batches, so that a frame is scored among the same others by however many processes.
+
+    # Divide whole batches, so that the batch of a frame does not depend on the number of processes.
     starts = range(0, len(feed.rows), BATCH)
     starts = starts[ranks.share(len(starts))]
     with torch.inference_mode():
         batches = read_ahead(lambda start: feed.read(feed.rows[start : start + BATCH]), starts)
         for start, batch in zip(starts, batches, strict=True):
             logits[start : start + BATCH] = feed.logits(model, moved(batch, device)).float().cpu()
+
+    # Rows of other processes are still 0, so the sum over processes has every row.
     logits = ranks.add_up(logits)
     dataset = feed.dataset
     return Scores(

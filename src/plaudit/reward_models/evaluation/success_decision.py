@@ -1,6 +1,7 @@
-"""When a model fires: its probability over the threshold, for so many frames in a row, until it is released.
+"""Success decisions from probabilities: threshold, hold and release.
 
-What a policy is rewarded for is this decision, and not the probability.
+A model fires if its probability is over the threshold for a number of consecutive frames, and fires until it is
+released. A policy is rewarded for this decision, not for the probability.
 """
 
 from __future__ import annotations
@@ -15,18 +16,19 @@ from plaudit.errors import ConfigError
 from plaudit.reward_models.evaluation.scores import Scores
 
 RewardMode = Literal["per_step", "terminal"]
-"""Whether a model is asked at every step, or only at an episode's last one."""
+"""Evaluate the model at every step, or only at an episode's last step."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """How probabilities become decisions. What cannot work is a `ConfigError`.
+    """Rule that turns probabilities into decisions. Invalid values raise a `ConfigError`.
 
     Attributes:
-        threshold: Fires when the probability is above it, not when it is equal.
-        hold: In so many frames in a row.
-        mode: When the model is asked.
-        release: Once it fires, it goes on until the probability is no longer above this; `None` for the threshold.
+        threshold: The model fires if the probability is above it, not if it is equal.
+        hold: Number of consecutive frames that must be above the threshold.
+        mode: Steps at which the model is evaluated.
+        release: Once the model fires, it keeps firing until the probability is no longer above this value; `None` for
+            the threshold.
     """
 
     threshold: float = 0.5
@@ -48,10 +50,10 @@ class Decision:
 
 
 def asked(scores: Scores, mode: RewardMode) -> NDArray[np.bool_]:
-    """The frames at which a decision is made, (n,): all of them, or each episode's last.
+    """Return the mask of frames at which a decision is made, (n,).
 
-    "Last" means the last that was scored: where an episode ends with frames without a label, or that are not stored,
-    a live model is asked later.
+    These are all frames, or the last frame of each episode. "Last" means the last scored frame: if an episode ends with
+    frames that have no label or are not stored, a live model is evaluated later than that.
     """
     if mode == "per_step":
         return np.ones(len(scores), bool)
@@ -61,25 +63,37 @@ def asked(scores: Scores, mode: RewardMode) -> NDArray[np.bool_]:
 
 
 def held(values: NDArray[np.float64], scores: Scores, hold: int) -> NDArray[np.float64]:
-    """The least of each frame and the `hold` - 1 before it in its episode, (n,); minus infinity where there are fewer.
+    """Return the running minimum over the last `hold` frames of the episode, (n,).
 
-    A model with a hold fires where this is over the threshold, so that all that is known of thresholds without a hold
-    is true of these values with one. "Before" means stored before: where frames are few of the instants, and where
-    frames without a label were left out, a hold spans more time than as many steps of a robot do.
+    The value is minus infinity if the episode has fewer than `hold` frames so far. A model with a hold fires if this
+    minimum is over the threshold, so everything that holds for thresholds without a hold also holds for these values.
+
+    The window counts stored frames: if only some instants are stored, or frames without a label were left out, a hold
+    spans more time than the same number of robot steps.
     """
-    least = values.copy()
+    minimum = values.copy()
     for back in range(1, min(hold, len(values))):
-        np.minimum(least[back:], values[:-back], out=least[back:])
+        np.minimum(minimum[back:], values[:-back], out=minimum[back:])
+
+    # The shifts above cross episode boundaries; windows that are not full are invalid.
     position = np.arange(len(values)) - np.repeat(scores.starts, np.diff(scores.starts, append=len(values)))
-    least[position < hold - 1] = -np.inf
-    return least
+    minimum[position < hold - 1] = -np.inf
+    return minimum
 
 
 def fires(probabilities: NDArray[np.float64], scores: Scores, decision: Decision) -> NDArray[np.bool_]:
-    """Whether the model fires at each frame, (n,), given their calibrated probabilities, (n,)."""
+    """Return the mask of frames at which the model fires, (n,).
+
+    Args:
+        probabilities: (n,), calibrated.
+        scores: The episodes that the frames belong to.
+        decision: Threshold, hold, mode and release.
+    """
     on = (held(probabilities, scores, decision.hold) > decision.threshold) & asked(scores, decision.mode)
     if decision.release is None:
         return on
+
+    # Hysteresis: the model fires if it was turned on more recently than off. Each episode starts turned off.
     row = np.arange(len(scores))
     off = probabilities <= decision.release
     off[scores.starts] |= ~on[scores.starts]

@@ -1,4 +1,7 @@
-"""From scores to a verdict: calibration and threshold by the validation split, and the truth by the test split."""
+"""Fit calibration and threshold on the validation split.
+
+The unbiased metrics come from the test split.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,12 @@ from plaudit.reward_models.evaluation.threshold import TARGET, Choice, pick_thre
 
 @dataclass(frozen=True)
 class Aim:
-    """What a threshold is chosen for.
+    """Target of the threshold selection.
 
     Attributes:
         target: Rate of episodes with a false positive.
-        hold: Frames in a row that have to be over the threshold.
-        mode: When the model is asked.
+        hold: Number of consecutive frames that must be over the threshold.
+        mode: Steps at which the model is evaluated.
     """
 
     target: float = TARGET
@@ -28,12 +31,12 @@ class Aim:
 
 @dataclass(frozen=True)
 class ValidationResult:
-    """What the validation split says of a model.
+    """Calibration, threshold and metrics of a model on the validation split.
 
     Attributes:
-        calibration: Fitted to it.
-        choice: The threshold picked on it.
-        metrics: Measured on it, and so too good.
+        calibration: Calibration fitted on the split.
+        choice: Threshold picked on the split.
+        metrics: Metrics measured on the same split, and therefore optimistic.
     """
 
     calibration: Calibration
@@ -42,10 +45,10 @@ class ValidationResult:
 
 
 def validate(scores: Scores, aim: Aim) -> ValidationResult:
-    """Calibrates and picks a threshold on the scores of the validation split.
+    """Calibrate a model and pick its threshold on the validation scores.
 
-    The log loss in the metrics is thus that of calibrated probabilities: that a model is too sure of itself, or expects
-    more successes than there are, is mended afterwards and must not decide which weights are the best.
+    The log loss in the metrics is therefore that of calibrated probabilities. Overconfidence, or a prior with too many
+    successes, is corrected by the calibration and must not decide which weights are the best.
     """
     calibration = fit_calibration(scores.logits, scores.labels)
     choice = pick_threshold(scores, calibration, aim.target, hold=aim.hold, mode=aim.mode)
